@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Inline functions and macros of the kernel as functions that Rust can call.
+ * Each does what the function of the same name without the prefix does; the
+ * few that do more say so.
+ */
+#ifndef RIVET_HELPERS_H
+#define RIVET_HELPERS_H
+
+#include <linux/atomic.h>
+#include <linux/wait.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
+
+int rivet_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+		       const struct ib_send_wr **bad_wr);
+int rivet_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+		       const struct ib_recv_wr **bad_wr);
+int rivet_ib_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
+			   const struct ib_recv_wr **bad_wr);
+int rivet_ib_poll_cq(struct ib_cq *cq, int num_entries, struct ib_wc *wc);
+int rivet_ib_req_notify_cq(struct ib_cq *cq, enum ib_cq_notify_flags flags);
+
+u64 rivet_ib_dma_map_single(struct ib_device *dev, void *addr, size_t size,
+			    enum dma_data_direction dir);
+int rivet_ib_dma_mapping_error(struct ib_device *dev, u64 addr);
+void rivet_ib_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
+			       enum dma_data_direction dir);
+void rivet_ib_dma_sync_single_for_cpu(struct ib_device *dev, u64 addr,
+				      size_t size,
+				      enum dma_data_direction dir);
+void rivet_ib_dma_sync_single_for_device(struct ib_device *dev, u64 addr,
+					 size_t size,
+					 enum dma_data_direction dir);
+/* Whether the streaming DMA API may be given this range of kernel memory. */
+bool rivet_can_dma_map(const void *addr, size_t size);
+
+void rivet_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey);
+/*
+ * Describe one mapped, physically contiguous range to the region; returns
+ * what ib_map_mr_sg() returns.
+ */
+int rivet_ib_map_mr_single(struct ib_mr *mr, void *addr, u64 dma, size_t size);
+
+/* The device's name at this moment; buf holds IB_DEVICE_NAME_MAX bytes. */
+void rivet_ib_device_name(struct ib_device *dev, char *buf);
+int rivet_ib_mtu_enum_to_int(enum ib_mtu mtu);
+bool rivet_rdma_cap_roce(struct ib_device *dev, u32 port);
+bool rivet_rdma_cap_iwarp(struct ib_device *dev, u32 port);
+
+/* A referenced network namespace: that of the calling task. */
+struct net *rivet_get_current_net(void);
+void rivet_put_net(struct net *net);
+/* rdma_create_id() without its macro; the caller's name is the module's. */
+struct rdma_cm_id *rivet_rdma_create_id(struct net *net,
+					rdma_cm_event_handler handler,
+					void *context,
+					enum rdma_ucm_port_space ps,
+					enum ib_qp_type qp_type);
+/* rdma_accept() from outside of the event handler. */
+int rivet_rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param);
+/*
+ * Parse an IPv4 or IPv6 address (an IPv6 link-local one may end in
+ * %interface, looked up in net).
+ */
+int rivet_parse_addr(struct net *net, const char *host, u16 port,
+		     struct sockaddr_storage *out);
+
+struct page *rivet_alloc_pages_node(int node, gfp_t gfp, unsigned int order);
+void rivet_free_pages(struct page *page, unsigned int order);
+void *rivet_page_address(struct page *page);
+
+/*
+ * An event that one side raises from any context and the other waits for.
+ * Raising it twice before the wait is the same as raising it once.
+ */
+struct rivet_event {
+	atomic_t raised;
+	wait_queue_head_t wq;
+};
+
+void rivet_event_init(struct rivet_event *event);
+void rivet_event_raise(struct rivet_event *event);
+/* Wait for and take the event; 0 when jiffies went by without it. */
+long rivet_event_wait(struct rivet_event *event, long jiffies);
+/* The same, but ended by a signal with -ERESTARTSYS. */
+long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies);
+
+/* Whether the scheduler wants this CPU for somebody else, now or lazily. */
+bool rivet_need_resched_any(void);
+/* Give the CPU to who wants it, if it is wanted. */
+void rivet_yield_cpu(void);
+
+#endif

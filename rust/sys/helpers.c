@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/dma-mapping.h>
+#include <linux/inet.h>
+#include <linux/mm.h>
+#include <linux/nsproxy.h>
+#include <linux/scatterlist.h>
+#include <linux/sched.h>
+#include <net/net_namespace.h>
+#include <rivet/helpers.h>
+
+int rivet_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+		       const struct ib_send_wr **bad_wr)
+{
+	return ib_post_send(qp, wr, bad_wr);
+}
+
+int rivet_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+		       const struct ib_recv_wr **bad_wr)
+{
+	return ib_post_recv(qp, wr, bad_wr);
+}
+
+int rivet_ib_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
+			   const struct ib_recv_wr **bad_wr)
+{
+	return ib_post_srq_recv(srq, wr, bad_wr);
+}
+
+int rivet_ib_poll_cq(struct ib_cq *cq, int num_entries, struct ib_wc *wc)
+{
+	return ib_poll_cq(cq, num_entries, wc);
+}
+
+int rivet_ib_req_notify_cq(struct ib_cq *cq, enum ib_cq_notify_flags flags)
+{
+	return ib_req_notify_cq(cq, flags);
+}
+
+u64 rivet_ib_dma_map_single(struct ib_device *dev, void *addr, size_t size,
+			    enum dma_data_direction dir)
+{
+	return ib_dma_map_single(dev, addr, size, dir);
+}
+
+int rivet_ib_dma_mapping_error(struct ib_device *dev, u64 addr)
+{
+	return ib_dma_mapping_error(dev, addr);
+}
+
+void rivet_ib_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
+			       enum dma_data_direction dir)
+{
+	ib_dma_unmap_single(dev, addr, size, dir);
+}
+
+void rivet_ib_dma_sync_single_for_cpu(struct ib_device *dev, u64 addr,
+				      size_t size,
+				      enum dma_data_direction dir)
+{
+	ib_dma_sync_single_for_cpu(dev, addr, size, dir);
+}
+
+void rivet_ib_dma_sync_single_for_device(struct ib_device *dev, u64 addr,
+					 size_t size,
+					 enum dma_data_direction dir)
+{
+	ib_dma_sync_single_for_device(dev, addr, size, dir);
+}
+
+bool rivet_can_dma_map(const void *addr, size_t size)
+{
+	return size && !is_vmalloc_or_module_addr(addr) &&
+	       virt_addr_valid(addr) &&
+	       virt_addr_valid((const char *)addr + size - 1);
+}
+
+void rivet_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey)
+{
+	ib_update_fast_reg_key(mr, newkey);
+}
+
+int rivet_ib_map_mr_single(struct ib_mr *mr, void *addr, u64 dma, size_t size)
+{
+	struct scatterlist sg;
+
+	sg_init_one(&sg, addr, size);
+	sg_dma_address(&sg) = dma;
+	sg_dma_len(&sg) = size;
+	return ib_map_mr_sg(mr, &sg, 1, NULL, PAGE_SIZE);
+}
+
+void rivet_ib_device_name(struct ib_device *dev, char *buf)
+{
+	strscpy(buf, dev_name(&dev->dev), IB_DEVICE_NAME_MAX);
+}
+
+int rivet_ib_mtu_enum_to_int(enum ib_mtu mtu)
+{
+	return ib_mtu_enum_to_int(mtu);
+}
+
+bool rivet_rdma_cap_roce(struct ib_device *dev, u32 port)
+{
+	return rdma_protocol_roce(dev, port);
+}
+
+bool rivet_rdma_cap_iwarp(struct ib_device *dev, u32 port)
+{
+	return rdma_protocol_iwarp(dev, port);
+}
+
+struct net *rivet_get_current_net(void)
+{
+	return get_net(current->nsproxy->net_ns);
+}
+
+void rivet_put_net(struct net *net)
+{
+	put_net(net);
+}
+
+struct rdma_cm_id *rivet_rdma_create_id(struct net *net,
+					rdma_cm_event_handler handler,
+					void *context,
+					enum rdma_ucm_port_space ps,
+					enum ib_qp_type qp_type)
+{
+	return rdma_create_id(net, handler, context, ps, qp_type);
+}
+
+int rivet_rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
+{
+	int ret;
+
+	rdma_lock_handler(id);
+	ret = rdma_accept(id, param);
+	rdma_unlock_handler(id);
+	return ret;
+}
+
+int rivet_parse_addr(struct net *net, const char *host, u16 port,
+		     struct sockaddr_storage *out)
+{
+	char service[6];
+
+	snprintf(service, sizeof(service), "%u", port);
+	return inet_pton_with_scope(net, AF_UNSPEC, host, service, out);
+}
+
+struct page *rivet_alloc_pages_node(int node, gfp_t gfp, unsigned int order)
+{
+	return alloc_pages_node(node, gfp, order);
+}
+
+void rivet_free_pages(struct page *page, unsigned int order)
+{
+	__free_pages(page, order);
+}
+
+void *rivet_page_address(struct page *page)
+{
+	return page_address(page);
+}
+
+void rivet_event_init(struct rivet_event *event)
+{
+	atomic_set(&event->raised, 0);
+	init_waitqueue_head(&event->wq);
+}
+
+void rivet_event_raise(struct rivet_event *event)
+{
+	/* The exchange orders the store before the look at the queue. */
+	if (!atomic_xchg(&event->raised, 1) && waitqueue_active(&event->wq))
+		wake_up(&event->wq);
+}
+
+long rivet_event_wait(struct rivet_event *event, long jiffies)
+{
+	return wait_event_idle_timeout(event->wq,
+				       atomic_xchg(&event->raised, 0),
+				       jiffies);
+}
+
+long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies)
+{
+	return wait_event_interruptible_timeout(event->wq,
+						atomic_xchg(&event->raised, 0),
+						jiffies);
+}
+
+bool rivet_need_resched_any(void)
+{
+	return need_resched() || test_thread_flag(TIF_NEED_RESCHED_LAZY);
+}
+
+void rivet_yield_cpu(void)
+{
+	if (rivet_need_resched_any())
+		schedule();
+}
