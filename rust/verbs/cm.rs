@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Connections by `rdma_cm`.
+//!
+//! # Who calls whom
+//!
+//! A [`CmId`] is one end of a connection, or a listener. The CM calls its [`Handler`] in process
+//! context, one event at a time (it holds the id's handler mutex meanwhile). Calls on the id may
+//! come from any task; those that answer an event (`accept`) wait for that mutex, so a handler
+//! must not make them for an id whose event it is handling, but hand the event to a thread.
+//!
+//! # Destruction
+//!
+//! `rdma_destroy_id` waits for a running handler, so after it nobody uses the handler object. The
+//! C id goes with the last reference: that of the [`CmId`] or that of the QP made on it, whichever
+//! goes later. If that happens inside of the id's own handler, where waiting would deadlock, the
+//! CM is told to destroy the id when the handler returns. All this is so for whoever comes first,
+//! our own teardown, `DEVICE_REMOVAL`, or the [`super::device`] removal.
+//!
+//! C header: `include/rdma/rdma_cm.h`
+
+use super::{device, Device, NetNs, Path, QpType, RejectReason, SocketAddr};
+use crate::sys;
+use core::{cell::Cell, ptr::NonNull};
+use kernel::{
+    error::{from_err_ptr, to_result},
+    ffi::c_int,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc,
+    },
+    task::Task,
+};
+
+/// Bytes of private data that a connect request carries on RoCE and InfiniBand (the CM takes 36 of
+/// the 92 that IBA vol. 1, 12.6.5 gives). There the peer always sees the full length, padded with
+/// zeros, so what is in it has to say its length itself.
+pub(crate) const REQUEST_DATA: usize = 56;
+
+/// What happens to an id.
+pub(crate) enum Event<'e> {
+    /// The destination is an address of a device now: the id is bound to that.
+    AddrResolved,
+    /// The destination cannot be resolved, or no device reaches it.
+    AddrError(Error),
+    /// The way to it is known.
+    RouteResolved,
+    /// There is no way to it.
+    RouteError(Error),
+    /// The connection is up. On the connecting side, with the private data of the accept.
+    Established(&'e [u8]),
+    /// Connecting failed for a local reason.
+    ConnectError(Error),
+    /// No answer from the peer.
+    Unreachable(Error),
+    /// The peer refused: why, and its private data if the service itself refused.
+    Rejected(RejectReason, &'e [u8]),
+    /// The peer ended the connection, or the CM noticed its end.
+    Disconnected,
+    /// The device goes; let go of the id.
+    DeviceRemoval,
+    /// The IP address moved to another interface: the connection may not work any longer.
+    AddrChange,
+    /// The QP number of a closed connection may be used again.
+    TimewaitExit,
+}
+
+/// Who is told of an id's events. Process context, may sleep, but see the file's head.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Something happened to the connection.
+    fn event(&self, event: Event<'_>);
+
+    /// On a listener: a peer wants to connect. Dropping `request` refuses.
+    fn request(&self, _request: Request<'_>) {}
+}
+
+/// The C id's context: the same start for each `H`.
+struct Context<H: ?Sized> {
+    /// The task that runs the handler now, as a number; 0 for none.
+    running: Atomic<usize>,
+    /// The last reference went inside of the handler.
+    destroy: Atomic<bool>,
+    handler: H,
+}
+
+/// A C id, shared by its [`CmId`] and the QP made on it.
+///
+/// # Invariants
+///
+/// `raw` is an id that nobody else destroys; `context` is its context, from `KBox::into_raw`.
+pub(super) struct Id {
+    raw: NonNull<sys::rdma_cm_id>,
+    context: NonNull<Context<dyn Handler>>,
+}
+
+/// A reference that keeps the C id.
+pub(super) type IdRef = Arc<Id>;
+
+// SAFETY: The C object may be used from any thread, and the handler is `Send`.
+unsafe impl Send for Id {}
+// SAFETY: The functions of the CM lock for themselves, and the handler is `Sync`.
+unsafe impl Sync for Id {}
+
+impl Id {
+    pub(super) fn as_raw(&self) -> *mut sys::rdma_cm_id {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: The context lives until it is freed here or by the trampoline after `destroy`.
+        let context = unsafe { self.context.as_ref() };
+        if context.running.load(Relaxed) == this_task() {
+            context.destroy.store(true, Relaxed);
+            return;
+        }
+        // SAFETY: The id is ours, its QP is gone (it held a reference), and this is not its
+        // handler.
+        unsafe { sys::rdma_destroy_id(self.as_raw()) };
+        // SAFETY: From `KBox::into_raw`, and no handler runs any more.
+        drop(unsafe { KBox::from_raw(self.context.as_ptr()) });
+    }
+}
+
+fn this_task() -> usize {
+    Task::current_raw() as usize
+}
+
+/// One end of a connection of RC type, or a listener for such.
+pub(crate) struct CmId(IdRef);
+
+/// Parameters of `connect` and `accept`.
+pub(crate) struct ConnParam<'a> {
+    /// Handed to the peer.
+    pub(crate) private_data: &'a [u8],
+    /// READs and atomics of the peer that this end serves at a time.
+    pub(crate) responder_resources: u8,
+    /// READs and atomics that this end has outstanding at a time.
+    pub(crate) initiator_depth: u8,
+}
+
+impl ConnParam<'_> {
+    /// For the C call; valid as long as `self`.
+    fn to_raw(&self) -> Result<sys::rdma_conn_param> {
+        Ok(sys::rdma_conn_param {
+            private_data: self.private_data.as_ptr().cast(),
+            private_data_len: u8::try_from(self.private_data.len())?,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            // The most that the field holds; 7 RNR retries mean "without end".
+            retry_count: 7,
+            rnr_retry_count: 7,
+            ..Default::default()
+        })
+    }
+}
+
+/// The RC ack timeout as a power of two of 4.096 µs: 67 ms. The CM's own default (0.5 s, from the
+/// packet life time that it assumes for RoCE) makes a lost last packet cost as much.
+const ACK_TIMEOUT: u8 = 14;
+
+impl CmId {
+    /// Makes an id in a network namespace. Sleeps.
+    pub(crate) fn new<H: Handler>(net: &NetNs, handler: H) -> Result<Self> {
+        let context = new_context(handler, 0)?;
+        // SAFETY: The namespace is referenced; the callback matches the context's type, which
+        // lives until after the id (by `Id::drop`, or freed below if there is no id).
+        let raw = from_err_ptr(unsafe {
+            sys::rivet_rdma_create_id(
+                net.as_raw(),
+                Some(on_event::<H>),
+                context.as_ptr().cast(),
+                sys::rdma_ucm_port_space_RDMA_PS_TCP,
+                QpType::Rc.as_raw(),
+            )
+        });
+        let raw = match raw.and_then(|raw| NonNull::new(raw).ok_or(ENOMEM)) {
+            Ok(raw) => raw,
+            Err(e) => {
+                // SAFETY: From `new_context`, and no id has it.
+                drop(unsafe { KBox::from_raw(context.as_ptr()) });
+                return Err(e);
+            }
+        };
+        // INVARIANT: Made just now with this context.
+        Self::adopt(raw, context)
+    }
+
+    /// Takes an id over. On error it is destroyed.
+    fn adopt<H: Handler>(
+        raw: NonNull<sys::rdma_cm_id>,
+        context: NonNull<Context<H>>,
+    ) -> Result<Self> {
+        let id = Id { raw, context };
+        Ok(Self(Arc::new(id, GFP_KERNEL)?))
+    }
+
+    pub(super) fn as_raw(&self) -> *mut sys::rdma_cm_id {
+        self.0.as_raw()
+    }
+
+    pub(super) fn reference(&self) -> IdRef {
+        self.0.clone()
+    }
+
+    /// The device that the id is bound to.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if it is not bound, or the device is going.
+    pub(crate) fn device(&self) -> Result<Arc<Device>> {
+        // SAFETY: The id is valid. The pointer is compared, not followed.
+        device::from_raw(unsafe { core::ptr::addr_of!((*self.as_raw()).device).read_volatile() })
+    }
+
+    /// The port of that device.
+    pub(crate) fn port(&self) -> u32 {
+        // SAFETY: The id is valid; the field is set before the id is bound.
+        unsafe { (*self.as_raw()).port_num }
+    }
+
+    /// Starts to resolve `dst`, from `src` if given; ends with [`Event::AddrResolved`] or
+    /// [`Event::AddrError`]. Sleeps.
+    pub(crate) fn resolve_addr(
+        &self,
+        src: Option<SocketAddr>,
+        dst: &SocketAddr,
+        timeout_ms: u32,
+    ) -> Result {
+        let mut src = src;
+        let src = src
+            .as_mut()
+            .map_or(core::ptr::null_mut(), SocketAddr::as_raw_mut);
+        // SAFETY: The id is valid, and the addresses are storage of full size.
+        to_result(unsafe {
+            sys::rdma_resolve_addr(self.as_raw(), src, dst.as_raw(), timeout_ms as _)
+        })
+    }
+
+    /// Starts to find the way; ends with [`Event::RouteResolved`] or [`Event::RouteError`].
+    pub(crate) fn resolve_route(&self, timeout_ms: u32) -> Result {
+        // SAFETY: The id is valid; the CM checks its state.
+        to_result(unsafe { sys::rdma_resolve_route(self.as_raw(), timeout_ms as _) })
+    }
+
+    /// Starts to connect the QP made on this id; ends with [`Event::Established`] or one of the
+    /// failures. The private data is at most [`REQUEST_DATA`] bytes.
+    pub(crate) fn connect(&self, param: &ConnParam<'_>) -> Result {
+        let mut raw = param.to_raw()?;
+        // SAFETY: The id is valid; the CM checks its state and copies the private data.
+        unsafe {
+            sys::rdma_set_ack_timeout(self.as_raw(), ACK_TIMEOUT);
+            to_result(sys::rdma_connect(self.as_raw(), &mut raw))
+        }
+    }
+
+    /// Accepts the request that this id came from; a QP must have been made on it. Not from the
+    /// id's own handler. If it fails, the peer has been refused.
+    pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
+        let mut raw = param.to_raw()?;
+        // SAFETY: The id is valid; the helper takes the mutex that the CM asks for.
+        unsafe {
+            sys::rdma_set_ack_timeout(self.as_raw(), ACK_TIMEOUT);
+            to_result(sys::rivet_rdma_accept(self.as_raw(), &mut raw))
+        }
+    }
+
+    /// Refuses the request that this id came from, with private data that says why.
+    pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
+        reject(self.as_raw(), private_data)
+    }
+
+    /// Binds to a local address and listens. A listener that is bound to an address dies with its
+    /// device (an unspecified address lives on).
+    pub(crate) fn listen(&self, addr: SocketAddr, backlog: i32) -> Result {
+        let mut addr = addr;
+        // SAFETY: The id is valid; the CM checks its state.
+        unsafe {
+            to_result(sys::rdma_bind_addr(self.as_raw(), addr.as_raw_mut()))?;
+            to_result(sys::rdma_listen(self.as_raw(), backlog))
+        }
+    }
+
+    /// Ends the connection: the QP goes to error, the peer is told. Sleeps.
+    pub(crate) fn disconnect(&self) -> Result {
+        // SAFETY: The id is valid; the CM checks its state.
+        to_result(unsafe { sys::rdma_disconnect(self.as_raw()) })
+    }
+
+    /// The way to the peer of this connection (known from the route on the connecting side, from
+    /// the request on the other).
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the id is not bound; what the CM says if it knows no peer yet.
+    pub(crate) fn path(&self) -> Result<Path> {
+        let device = self.device()?;
+        let mut mask = 0;
+        let mut init = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state_IB_QPS_INIT,
+            ..Default::default()
+        };
+        let mut rtr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state_IB_QPS_RTR,
+            ..Default::default()
+        };
+        // SAFETY: The id is valid and bound to a device that is held; the attributes are ours.
+        unsafe {
+            to_result(sys::rdma_init_qp_attr(self.as_raw(), &mut init, &mut mask))?;
+            to_result(sys::rdma_init_qp_attr(self.as_raw(), &mut rtr, &mut mask))?;
+        }
+        Ok(Path::new(device, &init, &rtr))
+    }
+}
+
+fn reject(id: *mut sys::rdma_cm_id, data: &[u8]) -> Result {
+    let len = u8::try_from(data.len())?;
+    // SAFETY: The callers have a valid id; the CM checks its state and copies the data.
+    to_result(unsafe {
+        sys::rdma_reject(
+            id,
+            data.as_ptr().cast(),
+            len,
+            sys::ib_cm_rej_reason_IB_CM_REJ_CONSUMER_DEFINED as u8,
+        )
+    })
+}
+
+/// A peer that wants to connect to a listener.
+pub(crate) struct Request<'e> {
+    id: NonNull<sys::rdma_cm_id>,
+    private_data: &'e [u8],
+    /// The context of the id, once it was taken.
+    taken: &'e Cell<Option<NonNull<Context<dyn Handler>>>>,
+}
+
+impl Request<'_> {
+    /// What the peer sent with the request. As long as the fabric makes it, and not to be trusted.
+    pub(crate) fn private_data(&self) -> &[u8] {
+        self.private_data
+    }
+
+    /// Refuses with private data that says why.
+    pub(crate) fn reject(self, private_data: &[u8]) {
+        // A request that cannot be answered is refused by the id's end as well.
+        let _ = reject(self.id.as_ptr(), private_data);
+    }
+
+    /// Takes the request's id, to accept or reject it later, from elsewhere.
+    pub(crate) fn take<H: Handler>(self, handler: H) -> Result<CmId> {
+        // The listener's callback runs with the new id's mutex held too: it is in its handler.
+        let context = new_context(handler, this_task())?;
+        // SAFETY: The new id is valid, and its events wait for the mutex that is held now.
+        unsafe {
+            (*self.id.as_ptr()).context = context.as_ptr().cast();
+            (*self.id.as_ptr()).event_handler = Some(on_event::<H>);
+        }
+        self.taken.set(Some(context));
+        CmId::adopt(self.id, context)
+    }
+}
+
+fn new_context<H: Handler>(handler: H, running: usize) -> Result<NonNull<Context<H>>> {
+    let context = KBox::new(
+        Context {
+            running: Atomic::new(running),
+            destroy: Atomic::new(false),
+            handler,
+        },
+        GFP_KERNEL,
+    )?;
+    NonNull::new(KBox::into_raw(context)).ok_or(ENOMEM)
+}
+
+/// The CM's callback. A value other than 0 makes the CM destroy the id.
+unsafe extern "C" fn on_event<H: Handler>(
+    id: *mut sys::rdma_cm_id,
+    event: *mut sys::rdma_cm_event,
+) -> c_int {
+    // SAFETY: The CM calls with a valid event.
+    let ev = unsafe { &*event };
+    // For a request, `id` is the new one, which still has the listener's context.
+    // SAFETY: The CM calls with a valid id; its context is the `Context<H>` that it was made
+    // with, which lives at least until this returns.
+    let context = unsafe { &*(*id).context.cast::<Context<H>>() };
+    let context_ptr: *const Context<H> = context;
+    let before = context.running.xchg(this_task(), Relaxed);
+
+    let mut end = false;
+    if ev.event == sys::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
+        let taken = Cell::new(None);
+        if let Some(id) = NonNull::new(id) {
+            context.handler.request(Request {
+                id,
+                private_data: private_data(ev),
+                taken: &taken,
+            });
+        }
+        end = match taken.get() {
+            // Nobody wants it.
+            None => true,
+            Some(new) => {
+                // SAFETY: The new id's context lives: it goes only here, or after the mutex that
+                // is held now.
+                let destroy = unsafe {
+                    new.as_ref().running.store(0, Relaxed);
+                    new.as_ref().destroy.load(Relaxed)
+                };
+                if destroy {
+                    // SAFETY: From `new_context`; `Id::drop` left it to us.
+                    drop(unsafe { KBox::from_raw(new.as_ptr()) });
+                }
+                destroy
+            }
+        };
+    } else if let Some(event) = translate(id, event) {
+        context.handler.event(event);
+    }
+
+    context.running.store(before, Relaxed);
+    if context.destroy.load(Relaxed) {
+        // SAFETY: From `new_context`; `Id::drop` left it to us, and the reference above is not
+        // used after this.
+        drop(unsafe { KBox::from_raw(context_ptr.cast_mut()) });
+        end = true;
+    }
+    c_int::from(end)
+}
+
+/// The private data of an event of connection type.
+fn private_data(event: &sys::rdma_cm_event) -> &[u8] {
+    // SAFETY: The events that this is called for have this member of the union.
+    let conn = unsafe { &event.param.conn };
+    if conn.private_data.is_null() {
+        return &[];
+    }
+    // SAFETY: The CM says that there are so many bytes, valid during the callback.
+    unsafe {
+        core::slice::from_raw_parts(conn.private_data.cast(), usize::from(conn.private_data_len))
+    }
+}
+
+/// The event in our terms; `None` for those that do not concern us.
+fn translate<'e>(id: *mut sys::rdma_cm_id, raw: *mut sys::rdma_cm_event) -> Option<Event<'e>> {
+    // SAFETY: The CM's callback has a valid event for as long as it runs; `'e` ends with that, as
+    // `Handler::event` takes any lifetime.
+    let event: &'e sys::rdma_cm_event = unsafe { &*raw };
+    let error = || match event.status {
+        status @ -4095..=-1 => Error::from_errno(status),
+        _ => EIO,
+    };
+    Some(match event.event {
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddrResolved,
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR => Event::AddrError(error()),
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved,
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => Event::RouteError(error()),
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
+            Event::Established(private_data(event))
+        }
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_ERROR => Event::ConnectError(error()),
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE => Event::Unreachable(error()),
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => {
+            let mut len = 0;
+            // SAFETY: Id and event are valid.
+            let data = unsafe { sys::rdma_consumer_reject_data(id, raw, &mut len) };
+            let data = if data.is_null() {
+                &[][..]
+            } else {
+                // SAFETY: As the CM says, valid during the callback.
+                unsafe { core::slice::from_raw_parts(data.cast::<u8>(), usize::from(len)) }
+            };
+            Event::Rejected(RejectReason::from_raw(event.status.unsigned_abs()), data)
+        }
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED => Event::Disconnected,
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => Event::DeviceRemoval,
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE => Event::AddrChange,
+        sys::rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT => Event::TimewaitExit,
+        _ => return None,
+    })
+}

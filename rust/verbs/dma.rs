@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory for the HCA: buffers, DMA mappings, and the SGEs that name them.
+//!
+//! Memory that an HCA may read or write is shared with a party that no Rust rule binds. It is
+//! therefore never seen as a slice or reference: all access copies bytes through raw pointers, and
+//! what the copies contain while a transfer is under way is whatever arrived so far, as with
+//! memory that user space maps.
+//!
+//! C header: `include/rdma/ib_verbs.h` (`ib_dma_*`)
+
+use super::Pd;
+use crate::sys;
+use core::{marker::PhantomData, ops::Range, ptr::NonNull};
+use kernel::{
+    alloc::{Allocator, Vec},
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc,
+    },
+};
+
+/// DMA mappings of this module that exist now. Not zero after everything is closed: a leak.
+static LIVE_MAPPINGS: Atomic<usize> = Atomic::new(0);
+
+/// How many DMA mappings exist now.
+pub(crate) fn live_mappings() -> usize {
+    LIVE_MAPPINGS.load(Relaxed)
+}
+
+/// Which way a mapping lets data flow (`enum dma_data_direction`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Both ways.
+    Bidirectional,
+    /// The device reads.
+    ToDevice,
+    /// The device writes.
+    FromDevice,
+}
+
+impl Direction {
+    fn as_raw(self) -> sys::dma_data_direction {
+        match self {
+            Direction::Bidirectional => sys::dma_data_direction::DMA_BIDIRECTIONAL,
+            Direction::ToDevice => sys::dma_data_direction::DMA_TO_DEVICE,
+            Direction::FromDevice => sys::dma_data_direction::DMA_FROM_DEVICE,
+        }
+    }
+}
+
+/// Memory that can be put under a mapping.
+///
+/// # Safety
+///
+/// `raw` gives a range that stays allocated, at that place, and that nobody makes references to,
+/// until the value is dropped; moving the value does not move the range.
+pub(crate) unsafe trait Memory: Send + 'static {
+    /// Start and length in bytes.
+    fn raw(&mut self) -> (NonNull<u8>, usize);
+}
+
+/// Zeroed, physically contiguous pages of one node.
+///
+/// # Invariants
+///
+/// `page` is the first of `1 << order` pages that belong to this object; `start` is their address.
+pub(crate) struct Buffer {
+    page: NonNull<sys::page>,
+    start: NonNull<u8>,
+    order: u32,
+}
+
+// SAFETY: Pages may be used and freed from any thread.
+unsafe impl Send for Buffer {}
+// SAFETY: `&Buffer` offers nothing.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// The longest buffer, bytes: what the page allocator gives in one piece (`MAX_PAGE_ORDER`).
+    pub(crate) const MAX: usize = PAGE_SIZE << 10;
+
+    /// Allocates at least `len` bytes (rounded up to a power of two of pages) on `node`, or
+    /// anywhere near the caller for `None`. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for zero or more than [`Buffer::MAX`] bytes, `ENOMEM`.
+    pub(crate) fn new(len: usize, node: Option<i32>) -> Result<Self> {
+        if len == 0 || len > Self::MAX {
+            return Err(EINVAL);
+        }
+        let order = len.div_ceil(PAGE_SIZE).next_power_of_two().trailing_zeros();
+        let gfp =
+            sys::GFP_KERNEL | sys::__GFP_ZERO | sys::__GFP_NOWARN | (1 << sys::___GFP_COMP_BIT);
+        // SAFETY: Allocates; any node number that exists, or NUMA_NO_NODE, is allowed.
+        let page =
+            unsafe { sys::rivet_alloc_pages_node(node.unwrap_or(sys::NUMA_NO_NODE), gfp, order) };
+        let page = NonNull::new(page).ok_or(ENOMEM)?;
+        // SAFETY: The page was just allocated, and not from high memory.
+        let start = unsafe { sys::rivet_page_address(page.as_ptr()) };
+        // INVARIANT: Allocated with this order.
+        Ok(Self {
+            page,
+            start: NonNull::new(start.cast()).ok_or(ENOMEM)?,
+            order,
+        })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: The pages are ours, of this order (type invariant).
+        unsafe { sys::rivet_free_pages(self.page.as_ptr(), self.order) };
+    }
+}
+
+// SAFETY: The pages stay until `Drop`, and `Buffer` makes no references to them.
+unsafe impl Memory for Buffer {
+    fn raw(&mut self) -> (NonNull<u8>, usize) {
+        (self.start, PAGE_SIZE << self.order)
+    }
+}
+
+// SAFETY: The elements stay at their place until the vector is dropped, as the mapping that it is
+// moved into does not give it out.
+unsafe impl<A: Allocator + Send + 'static> Memory for Vec<u8, A> {
+    fn raw(&mut self) -> (NonNull<u8>, usize) {
+        let len = self.len();
+        // A vector's pointer is never null.
+        (
+            NonNull::new(self.as_mut_ptr()).unwrap_or(NonNull::dangling()),
+            len,
+        )
+    }
+}
+
+/// Memory under a DMA mapping, for use in work requests of one PD.
+///
+/// # Invariants
+///
+/// * `start` and `len` are what `memory` gave.
+/// * `dma` is a mapping of that range for the PD's device with `direction`, which `Drop` ends.
+pub(crate) struct Mapped<M: Memory = Buffer> {
+    pd: Arc<Pd>,
+    dma: u64,
+    start: NonNull<u8>,
+    len: usize,
+    direction: Direction,
+    /// Freed after `Drop` has ended the mapping.
+    #[allow(dead_code)]
+    memory: M,
+}
+
+// SAFETY: `Memory` is `Send`; a mapping may be used and ended from any thread.
+unsafe impl<M: Memory> Send for Mapped<M> {}
+// SAFETY: `&Mapped` offers copies through raw pointers only, to memory that is shared with the
+// device anyway; it gives no reference to `memory`.
+unsafe impl<M: Memory> Sync for Mapped<M> {}
+
+impl<M: Memory> Mapped<M> {
+    /// Maps `memory` for the device of `pd`. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for memory that has no fixed physical place in one piece (from vmalloc, say) or no
+    /// length; `EIO` if the device cannot reach it.
+    pub(crate) fn new(pd: &Arc<Pd>, mut memory: M, direction: Direction) -> Result<Self> {
+        let (start, len) = memory.raw();
+        let device = pd.device().as_raw();
+        // SAFETY: Looks at the address only.
+        if !unsafe { sys::rivet_can_dma_map(start.as_ptr().cast(), len) } {
+            return Err(EINVAL);
+        }
+        // SAFETY: The range is allocated (`Memory`) and in the linear map (checked above); the
+        // device is registered (invariant of `Device`).
+        let dma = unsafe {
+            sys::rivet_ib_dma_map_single(device, start.as_ptr().cast(), len, direction.as_raw())
+        };
+        // SAFETY: The address comes from the call above.
+        if unsafe { sys::rivet_ib_dma_mapping_error(device, dma) } != 0 {
+            return Err(EIO);
+        }
+        LIVE_MAPPINGS.fetch_add(1, Relaxed);
+        // INVARIANT: Mapped just now.
+        Ok(Self {
+            pd: pd.clone(),
+            dma,
+            start,
+            len,
+            direction,
+            memory,
+        })
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The PD that it can be used with.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    pub(super) fn dma(&self) -> u64 {
+        self.dma
+    }
+
+    pub(super) fn cpu(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// An SGE over `range`, for a local work request.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the range does not lie within the buffer.
+    pub(crate) fn sge(&self, range: Range<usize>) -> Result<Sge<'_>> {
+        if range.start > range.end || range.end > self.len {
+            return Err(EINVAL);
+        }
+        Ok(Sge {
+            raw: sys::ib_sge {
+                addr: self.dma + range.start as u64,
+                length: u32::try_from(range.end - range.start)?,
+                lkey: self.pd.local_dma_lkey(),
+            },
+            pd: Arc::as_ptr(&self.pd),
+            _memory: PhantomData,
+        })
+    }
+
+    /// The address of `offset`, if `len` bytes fit there.
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        let end = offset.checked_add(len).ok_or(EINVAL)?;
+        if end > self.len {
+            return Err(EINVAL);
+        }
+        // SAFETY: Within the range, as just checked.
+        Ok(unsafe { self.start.as_ptr().add(offset) })
+    }
+
+    /// Copies `from` into the memory at `offset`, for the device to see. Does not sleep.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result {
+        let to = self.at(offset, from.len())?;
+        // SAFETY: `to` is valid for that many bytes, and `from` is another allocation, as nobody
+        // has a reference to mapped memory (`Memory`).
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        self.sync_for_device(offset, from.len());
+        Ok(())
+    }
+
+    /// Copies memory at `offset`, as the device left it, to `to`. Does not sleep.
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result {
+        let from = self.at(offset, to.len())?;
+        self.sync_for_cpu(offset, to.len());
+        // SAFETY: `from` is valid for that many bytes, and `to` is another allocation, as nobody
+        // has a reference to mapped memory (`Memory`).
+        unsafe { core::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// One byte as the device left it, for who polls memory. Does not sleep.
+    pub(crate) fn peek(&self, offset: usize) -> Result<u8> {
+        let from = self.at(offset, 1)?;
+        self.sync_for_cpu(offset, 1);
+        // SAFETY: `from` is valid for one byte; volatile, as the device changes it.
+        Ok(unsafe { from.read_volatile() })
+    }
+
+    /// Ends the CPU's turn: what it wrote is visible to the device.
+    fn sync_for_device(&self, offset: usize, len: usize) {
+        // SAFETY: A part of a mapping that is alive (type invariant); the callers checked bounds.
+        unsafe {
+            sys::rivet_ib_dma_sync_single_for_device(
+                self.pd.device().as_raw(),
+                self.dma + offset as u64,
+                len,
+                self.direction.as_raw(),
+            )
+        };
+    }
+
+    /// Begins the CPU's turn: what the device wrote is visible to it.
+    fn sync_for_cpu(&self, offset: usize, len: usize) {
+        // SAFETY: A part of a mapping that is alive (type invariant); the callers checked bounds.
+        unsafe {
+            sys::rivet_ib_dma_sync_single_for_cpu(
+                self.pd.device().as_raw(),
+                self.dma + offset as u64,
+                len,
+                self.direction.as_raw(),
+            )
+        };
+    }
+}
+
+impl<M: Memory> Drop for Mapped<M> {
+    fn drop(&mut self) {
+        // SAFETY: The mapping is alive and ours (type invariant).
+        unsafe {
+            sys::rivet_ib_dma_unmap_single(
+                self.pd.device().as_raw(),
+                self.dma,
+                self.len,
+                self.direction.as_raw(),
+            )
+        };
+        LIVE_MAPPINGS.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A scatter/gather element: a piece of mapped memory of one PD, which outlives `'m`.
+#[derive(Clone, Copy)]
+pub(crate) struct Sge<'m> {
+    pub(super) raw: sys::ib_sge,
+    /// Compared, never followed.
+    pub(super) pd: *const Pd,
+    _memory: PhantomData<&'m ()>,
+}
+
+impl Sge<'_> {
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> u32 {
+        self.raw.length
+    }
+}

@@ -1,0 +1,757 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs.
+//!
+//! # Posting and completing
+//!
+//! [`Qp::push`] stages a work request together with a token, which owns the memory that the
+//! request names. [`Qp::flush`] posts what is staged as one chain: one doorbell. The tokens stand
+//! in a ring in the order of posting. A completion of the send queue says that everything up to
+//! its work request is done, so [`Qp::take_send`] gives the tokens of the unsignalled ones before
+//! it as well; on an error each work request has a completion of its own (IBA vol. 1, 10.8.5.1),
+//! so none is taken for done that is not. Receives complete one by one ([`Qp::take_recv`]).
+//!
+//! The QP belongs to one owner (`&mut self`), so posting takes no lock of ours.
+//!
+//! # The send queue cannot overflow
+//!
+//! `push` refuses with `EAGAIN` when the ring is full, and signals by itself when half of the
+//! queue went by without a signal; so a full ring always holds a work request whose completion
+//! frees it.
+//!
+//! # The end
+//!
+//! [`Qp::to_error`] flushes what is outstanding; the owner polls until [`Qp::outstanding`] is
+//! zero or it has waited long enough. Dropping destroys the QP first: after `ib_destroy_qp` the
+//! HCA touches none of its memory, and only then the tokens go. Completions of a destroyed QP that
+//! are still in the CQ are recognised by their key and dropped by whoever polls.
+//!
+//! C header: `include/rdma/ib_verbs.h`
+
+use super::{
+    caps::Access,
+    cm::IdRef,
+    mr::{Revocation, Revoked},
+    wr::{Limits, RawWr, RecvWr},
+    CmId, Cq, Path, Pd, QpType, Route, SendWr, Srq, Wc, WcStatus,
+};
+use crate::sys;
+use core::ptr::NonNull;
+use kernel::{
+    error::{from_err_ptr, to_result},
+    ffi::c_void,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc,
+    },
+};
+
+/// Gives each QP and SRQ a key of its own.
+static LAST_KEY: Atomic<u32> = Atomic::new(0);
+
+/// A key that no other QP or SRQ of this module has.
+pub(super) fn new_key() -> u32 {
+    LAST_KEY.fetch_add(1, Relaxed).wrapping_add(1)
+}
+
+/// What a QP is made of.
+pub(crate) struct QpConfig {
+    /// Transport.
+    pub(crate) qp_type: QpType,
+    /// Work requests that the send queue holds.
+    pub(crate) max_send_wr: u32,
+    /// Receives that the receive queue holds; without meaning with an SRQ.
+    pub(crate) max_recv_wr: u32,
+    /// SGEs of a work request on the send queue.
+    pub(crate) max_send_sge: u32,
+    /// SGEs of a receive.
+    pub(crate) max_recv_sge: u32,
+    /// Work requests that one doorbell posts at most.
+    pub(crate) batch: u32,
+}
+
+/// What the core has as the QP's context. Outlives the QP in C.
+struct Events {
+    failed: Atomic<bool>,
+    /// For `rdma_notify`; null for a QP without a CM id.
+    id: *mut sys::rdma_cm_id,
+}
+
+/// Who destroys the QP, and what it was made with.
+enum Backing {
+    /// `ib_destroy_qp`.
+    Plain,
+    /// `rdma_destroy_qp`, on the id that it was made on.
+    Cm(IdRef),
+}
+
+/// A token in the send ring.
+struct Sent<S> {
+    token: S,
+    revokes: Option<u64>,
+}
+
+/// A queue pair whose send queue keeps tokens of type `S` and whose receive queue keeps tokens of
+/// type `R`.
+///
+/// # Invariants
+///
+/// * `raw` is a QP of `pd` on `send_cq` and `recv_cq` that nobody else destroys, with `events` as
+///   its context.
+/// * The ring holds a token for each work request that was posted and whose completion was not
+///   seen, and for the staged ones after them; likewise the receive slots.
+/// * `wrs` and `sges` never move: `wrs[..staged]` are finished and point into `sges`.
+pub(crate) struct Qp<S, R> {
+    raw: NonNull<sys::ib_qp>,
+    key: u32,
+    pd: Arc<Pd>,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    #[allow(dead_code)]
+    srq: Option<Arc<Srq<R>>>,
+    limits: Limits,
+    config: QpConfig,
+    events: KBox<Events>,
+    backing: Backing,
+
+    ring: KVVec<Option<Sent<S>>>,
+    head: u32,
+    tail: u32,
+    staged: u32,
+    unsignaled: u32,
+    wrs: KVVec<RawWr>,
+    sges: KVVec<sys::ib_sge>,
+
+    slots: KVVec<Option<R>>,
+    free: KVVec<u32>,
+    recv_wrs: KVVec<sys::ib_recv_wr>,
+    recv_sges: KVVec<sys::ib_sge>,
+    recv_staged: u32,
+}
+
+// SAFETY: The C object may be used from any thread; tokens are `Send` by the bound, and the raw
+// pointers lead into allocations that belong to this object.
+unsafe impl<S: Send, R: Send> Send for Qp<S, R> {}
+
+/// A completed work request.
+pub(crate) struct Done<'c, T> {
+    /// The token that was given when it was posted.
+    pub(crate) token: T,
+    /// How it ended.
+    pub(crate) status: WcStatus,
+    /// That it ended a registration, if it did.
+    pub(crate) revocation: Option<Revocation<'c>>,
+}
+
+impl<S, R> Qp<S, R> {
+    /// Makes a QP that the owner connects by hand ([`Qp::connect_uc`], [`Qp::ready_ud`]). Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for numbers beyond the device's limits or CQs of another device, `ENOSPC` if the
+    /// CQs have no room for all of its completions.
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        send_cq: &Arc<Cq>,
+        recv_cq: &Arc<Cq>,
+        srq: Option<&Arc<Srq<R>>>,
+        port: u32,
+        config: QpConfig,
+    ) -> Result<Self> {
+        Self::create(pd, send_cq, recv_cq, srq, port, config, None)
+    }
+
+    /// Makes an RC QP on a CM id that is bound to the device of `pd`; the CM connects it. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// As [`Qp::new`].
+    pub(crate) fn new_cm(
+        id: &CmId,
+        pd: &Arc<Pd>,
+        send_cq: &Arc<Cq>,
+        recv_cq: &Arc<Cq>,
+        srq: Option<&Arc<Srq<R>>>,
+        config: QpConfig,
+    ) -> Result<Self> {
+        if config.qp_type != QpType::Rc || !Arc::ptr_eq(&id.device()?, pd.device()) {
+            return Err(EINVAL);
+        }
+        Self::create(pd, send_cq, recv_cq, srq, id.port(), config, Some(id))
+    }
+
+    fn create(
+        pd: &Arc<Pd>,
+        send_cq: &Arc<Cq>,
+        recv_cq: &Arc<Cq>,
+        srq: Option<&Arc<Srq<R>>>,
+        port: u32,
+        config: QpConfig,
+        id: Option<&CmId>,
+    ) -> Result<Self> {
+        let device = pd.device();
+        let caps = device.caps();
+        if config.max_send_wr < 2
+            || config.max_send_wr > caps.max_qp_wr
+            || config.max_recv_wr > caps.max_qp_wr
+            || config.max_send_sge > caps.max_send_sge
+            || config.max_recv_sge > caps.max_recv_sge
+            || config.batch == 0
+            || !Arc::ptr_eq(device, send_cq.device())
+            || !Arc::ptr_eq(device, recv_cq.device())
+            || srq.is_some_and(|srq| !Arc::ptr_eq(srq.pd(), pd))
+        {
+            return Err(EINVAL);
+        }
+        let recv_wr = if srq.is_some() { 0 } else { config.max_recv_wr };
+        let batch = config.batch.min(config.max_send_wr) as usize;
+        let recv_batch = config.batch.min(recv_wr.max(1)) as usize;
+
+        // All memory first, so that nothing fails once the QP is there.
+        let ring = filled(config.max_send_wr.next_power_of_two() as usize, || None)?;
+        let wrs = filled(batch, RawWr::empty)?;
+        let sges = filled(
+            batch * config.max_send_sge.max(1) as usize,
+            sys::ib_sge::default,
+        )?;
+        let slots = filled(recv_wr as usize, || None)?;
+        let mut next = recv_wr;
+        let free = filled(recv_wr as usize, || {
+            next -= 1;
+            next
+        })?;
+        let recv_wrs = filled(recv_batch, sys::ib_recv_wr::default)?;
+        let recv_sges = filled(
+            recv_batch * config.max_recv_sge.max(1) as usize,
+            sys::ib_sge::default,
+        )?;
+        let max_message = device.port(port)?.max_message;
+        let mut events = KBox::new(
+            Events {
+                failed: Atomic::new(false),
+                id: id.map_or(core::ptr::null_mut(), CmId::as_raw),
+            },
+            GFP_KERNEL,
+        )?;
+
+        send_cq.reserve(config.max_send_wr)?;
+        // A QP on an SRQ completes on its CQ at most what the SRQ holds.
+        let recv_room = srq.map_or(recv_wr, |srq| srq.capacity());
+        if let Err(e) = recv_cq.reserve(recv_room) {
+            send_cq.release(config.max_send_wr);
+            return Err(e);
+        }
+
+        let mut init = sys::ib_qp_init_attr {
+            event_handler: Some(on_event),
+            qp_context: core::ptr::from_mut(&mut *events).cast(),
+            send_cq: send_cq.as_raw(),
+            recv_cq: recv_cq.as_raw(),
+            srq: srq.map_or(core::ptr::null_mut(), |srq| srq.as_raw()),
+            cap: sys::ib_qp_cap {
+                max_send_wr: config.max_send_wr,
+                max_recv_wr: recv_wr,
+                max_send_sge: config.max_send_sge,
+                max_recv_sge: config.max_recv_sge,
+                ..Default::default()
+            },
+            sq_sig_type: sys::ib_sig_type_IB_SIGNAL_REQ_WR,
+            qp_type: config.qp_type.as_raw(),
+            ..Default::default()
+        };
+        let made = match id {
+            // SAFETY: PD, CQs, SRQ and context are valid and kept alive by the object below.
+            None => from_err_ptr(unsafe {
+                sys::ib_create_qp_kernel(pd.as_raw(), &mut init, c"rivet".as_char_ptr())
+            })
+            .map(|raw| (raw, Backing::Plain)),
+            // SAFETY: As above; the id is bound to the same device and kept by `IdRef`.
+            Some(id) => {
+                to_result(unsafe { sys::rdma_create_qp(id.as_raw(), pd.as_raw(), &mut init) })
+                    // SAFETY: `rdma_create_qp` has set it.
+                    .map(|()| (unsafe { (*id.as_raw()).qp }, Backing::Cm(id.reference())))
+            }
+        };
+        let made = made.and_then(|(raw, backing)| Ok((NonNull::new(raw).ok_or(ENOMEM)?, backing)));
+        let (raw, backing) = match made {
+            Ok(made) => made,
+            Err(e) => {
+                send_cq.release(config.max_send_wr);
+                recv_cq.release(recv_room);
+                return Err(e);
+            }
+        };
+        // INVARIANT: Made just now; nothing is posted or staged.
+        Ok(Self {
+            raw,
+            key: new_key(),
+            pd: pd.clone(),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            srq: srq.cloned(),
+            limits: Limits {
+                qp_type: config.qp_type,
+                caps: caps.clone(),
+                max_sge: config.max_send_sge,
+                max_message,
+            },
+            config,
+            events,
+            backing,
+            ring,
+            head: 0,
+            tail: 0,
+            staged: 0,
+            unsignaled: 0,
+            wrs,
+            sges,
+            slots,
+            free,
+            recv_wrs,
+            recv_sges,
+            recv_staged: 0,
+        })
+    }
+
+    pub(super) fn as_raw(&self) -> *mut sys::ib_qp {
+        self.raw.as_ptr()
+    }
+
+    /// The key that its completions carry ([`Route::key`]).
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// The QP number, by which the peer reaches it.
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: The QP is valid, and the field never changes.
+        unsafe { self.raw.as_ref().qp_num }
+    }
+
+    /// The PD whose memory its work requests may use.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Whether the device reported a fatal event for it.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.events.failed.load(Relaxed)
+    }
+
+    /// Work requests and receives that are posted and not completed.
+    pub(crate) fn outstanding(&self) -> u32 {
+        let sends = self.sends() - self.staged;
+        let recvs = self.slots.len() - self.free.len() - self.recv_staged as usize;
+        sends + recvs as u32
+    }
+
+    /// Tokens in the ring.
+    fn sends(&self) -> u32 {
+        self.head.wrapping_sub(self.tail) & (Route::MAX_INDEX - 1)
+    }
+
+    /// Work requests that can be pushed before completions must come.
+    pub(crate) fn send_room(&self) -> u32 {
+        self.config.max_send_wr - self.sends()
+    }
+
+    /// Receives that can be posted.
+    pub(crate) fn recv_room(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Moves the QP along; `mask` names what `attr` sets.
+    fn modify(&mut self, attr: &mut sys::ib_qp_attr, mask: u32) -> Result {
+        // SAFETY: The QP is valid; the core checks the transition and the attributes.
+        to_result(unsafe { sys::ib_modify_qp(self.as_raw(), attr, mask as i32) })
+    }
+
+    /// Connects a UC QP by hand: to QP `qpn` at the far end of `path`, with the packet sequence
+    /// numbers that the two ends agreed on. Peers get `access`. Sleeps.
+    pub(crate) fn connect_uc(
+        &mut self,
+        path: &Path,
+        qpn: u32,
+        recv_psn: u32,
+        send_psn: u32,
+        access: Access,
+    ) -> Result {
+        if self.limits.qp_type != QpType::Uc || !Arc::ptr_eq(&path.device, self.pd.device()) {
+            return Err(EINVAL);
+        }
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state_IB_QPS_INIT,
+            pkey_index: path.pkey_index,
+            port_num: path.port,
+            qp_access_flags: access.as_raw(),
+            ..Default::default()
+        };
+        self.modify(
+            &mut attr,
+            sys::ib_qp_attr_mask_IB_QP_STATE
+                | sys::ib_qp_attr_mask_IB_QP_PKEY_INDEX
+                | sys::ib_qp_attr_mask_IB_QP_PORT
+                | sys::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS,
+        )?;
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state_IB_QPS_RTR,
+            ah_attr: path.attr,
+            path_mtu: path.mtu,
+            dest_qp_num: qpn,
+            rq_psn: recv_psn,
+            ..Default::default()
+        };
+        self.modify(
+            &mut attr,
+            sys::ib_qp_attr_mask_IB_QP_STATE
+                | sys::ib_qp_attr_mask_IB_QP_AV
+                | sys::ib_qp_attr_mask_IB_QP_PATH_MTU
+                | sys::ib_qp_attr_mask_IB_QP_DEST_QPN
+                | sys::ib_qp_attr_mask_IB_QP_RQ_PSN,
+        )?;
+        self.ready_to_send(send_psn)
+    }
+
+    /// Makes a UD QP ready, on the port of `path`; it takes messages with `qkey`. Messages are at
+    /// most the path's MTU. Sleeps.
+    pub(crate) fn ready_ud(&mut self, path: &Path, qkey: u32, send_psn: u32) -> Result {
+        if self.limits.qp_type != QpType::Ud || !Arc::ptr_eq(&path.device, self.pd.device()) {
+            return Err(EINVAL);
+        }
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state_IB_QPS_INIT,
+            pkey_index: path.pkey_index,
+            port_num: path.port,
+            qkey,
+            ..Default::default()
+        };
+        self.modify(
+            &mut attr,
+            sys::ib_qp_attr_mask_IB_QP_STATE
+                | sys::ib_qp_attr_mask_IB_QP_PKEY_INDEX
+                | sys::ib_qp_attr_mask_IB_QP_PORT
+                | sys::ib_qp_attr_mask_IB_QP_QKEY,
+        )?;
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state_IB_QPS_RTR,
+            ..Default::default()
+        };
+        self.modify(&mut attr, sys::ib_qp_attr_mask_IB_QP_STATE)?;
+        self.limits.max_message = self.limits.max_message.min(path.mtu());
+        self.ready_to_send(send_psn)
+    }
+
+    fn ready_to_send(&mut self, psn: u32) -> Result {
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state_IB_QPS_RTS,
+            sq_psn: psn,
+            ..Default::default()
+        };
+        self.modify(
+            &mut attr,
+            sys::ib_qp_attr_mask_IB_QP_STATE | sys::ib_qp_attr_mask_IB_QP_SQ_PSN,
+        )
+    }
+
+    /// Ends all work: what is outstanding completes as flushed, and nothing new is executed.
+    /// Sleeps.
+    pub(crate) fn to_error(&mut self) -> Result {
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state_IB_QPS_ERR,
+            ..Default::default()
+        };
+        self.modify(&mut attr, sys::ib_qp_attr_mask_IB_QP_STATE)
+    }
+
+    /// Stages a work request. `build` gets the token and may name its memory and nothing else that
+    /// does not live forever; the token comes back from [`Qp::take_send`].
+    ///
+    /// Posts what is staged first when that fills a batch. Does not sleep or allocate.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is staged then, and the token comes back: `EAGAIN` when the ring is full (take
+    /// completions first), what `build` says, or what the checks of [`SendWr`] say; an error of
+    /// posting an earlier batch.
+    pub(crate) fn push<F>(&mut self, token: S, build: F) -> core::result::Result<(), (Error, S)>
+    where
+        F: for<'t> FnOnce(&'t S, &mut SendWr<'_, 't>) -> Result,
+    {
+        if self.send_room() == 0 {
+            return Err((EAGAIN, token));
+        }
+        if self.staged as usize == self.wrs.len() {
+            if let Err(e) = self.flush() {
+                return Err((e, token));
+            }
+        }
+        let at = self.staged as usize;
+        let width = self.config.max_send_sge.max(1) as usize;
+        let sges = self.sges.get_mut(at * width..(at + 1) * width);
+        let (Some(raw), Some(sges)) = (self.wrs.get_mut(at), sges) else {
+            return Err((EINVAL, token));
+        };
+        let route = Route {
+            key: self.key,
+            recv: false,
+            index: self.head,
+        };
+        let force = self.unsignaled + 1 >= self.config.max_send_wr / 2;
+        let mut wr = SendWr::new(raw, sges, &self.limits, Arc::as_ptr(&self.pd));
+        let finished = build(&token, &mut wr).and_then(|()| wr.finish(route.to_wr_id(), force));
+        let finished = match finished {
+            Ok(finished) => finished,
+            Err(e) => return Err((e, token)),
+        };
+        self.unsignaled = if finished.signaled {
+            0
+        } else {
+            self.unsignaled + 1
+        };
+        let mask = self.ring.len() - 1;
+        self.ring[self.head as usize & mask] = Some(Sent {
+            token,
+            revokes: finished.revokes,
+        });
+        self.head = self.head.wrapping_add(1) & (Route::MAX_INDEX - 1);
+        self.staged += 1;
+        Ok(())
+    }
+
+    /// Posts what is staged: one doorbell. Does not sleep or allocate.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says. The work requests that it did not take are gone with their tokens;
+    /// the QP is of no more use but to be drained.
+    pub(crate) fn flush(&mut self) -> Result {
+        let n = self.staged as usize;
+        if n == 0 {
+            return Ok(());
+        }
+        let first = self.wrs.as_mut_ptr();
+        for i in 0..n {
+            let next = if i + 1 < n {
+                // SAFETY: `i + 1 < n <= wrs.len()`. Each member starts with the header.
+                unsafe { first.add(i + 1) }.cast()
+            } else {
+                core::ptr::null_mut()
+            };
+            // SAFETY: `i < n <= wrs.len()`, and each member starts with the header.
+            unsafe { (*first.add(i)).send.next = next };
+        }
+        let mut bad = core::ptr::null();
+        // SAFETY: The chain is finished (type invariant) and just linked; what it names is kept
+        // alive by the tokens in the ring until its completion was seen.
+        let ret = unsafe { sys::rivet_ib_post_send(self.as_raw(), first.cast(), &mut bad) };
+        self.staged = 0;
+        if ret == 0 {
+            return Ok(());
+        }
+        // From `bad` on nothing was taken.
+        let taken = (0..n).position(|i| {
+            // SAFETY: `i < n <= wrs.len()`.
+            core::ptr::eq(unsafe { first.add(i) }.cast(), bad)
+        });
+        let mask = self.ring.len() - 1;
+        for _ in taken.unwrap_or(0)..n {
+            self.head = self.head.wrapping_sub(1) & (Route::MAX_INDEX - 1);
+            self.ring[self.head as usize & mask] = None;
+        }
+        Err(Error::from_errno(ret))
+    }
+
+    /// Stages a receive; see [`Qp::push`]. The token comes back from [`Qp::take_recv`].
+    pub(crate) fn post_recv<F>(
+        &mut self,
+        token: R,
+        build: F,
+    ) -> core::result::Result<(), (Error, R)>
+    where
+        F: for<'t> FnOnce(&'t R, &mut RecvWr<'_, 't>) -> Result,
+    {
+        if self.recv_staged as usize == self.recv_wrs.len() {
+            if let Err(e) = self.flush_recv() {
+                return Err((e, token));
+            }
+        }
+        let Some(slot) = self.free.pop() else {
+            return Err((EAGAIN, token));
+        };
+        let at = self.recv_staged as usize;
+        let width = self.config.max_recv_sge.max(1) as usize;
+        let sges = &mut self.recv_sges[at * width..(at + 1) * width];
+        let sg_list = sges.as_mut_ptr();
+        let mut wr = RecvWr::new(sges, Arc::as_ptr(&self.pd));
+        let built = build(&token, &mut wr);
+        let n = wr.len();
+        if let Err(e) = built {
+            let _ = self.free.push_within_capacity(slot);
+            return Err((e, token));
+        }
+        let raw = &mut self.recv_wrs[at];
+        *raw = sys::ib_recv_wr {
+            sg_list,
+            num_sge: n as i32,
+            ..Default::default()
+        };
+        raw.__bindgen_anon_1.wr_id = Route {
+            key: self.key,
+            recv: true,
+            index: slot,
+        }
+        .to_wr_id();
+        self.slots[slot as usize] = Some(token);
+        self.recv_staged += 1;
+        Ok(())
+    }
+
+    /// Posts the staged receives. Does not sleep or allocate.
+    ///
+    /// # Errors
+    ///
+    /// As [`Qp::flush`].
+    pub(crate) fn flush_recv(&mut self) -> Result {
+        let n = self.recv_staged as usize;
+        if n == 0 {
+            return Ok(());
+        }
+        let first = self.recv_wrs.as_mut_ptr();
+        for i in 0..n {
+            let next = if i + 1 < n {
+                // SAFETY: `i + 1 < n <= recv_wrs.len()`.
+                unsafe { first.add(i + 1) }
+            } else {
+                core::ptr::null_mut()
+            };
+            // SAFETY: `i < n <= recv_wrs.len()`.
+            unsafe { (*first.add(i)).next = next };
+        }
+        let mut bad = core::ptr::null();
+        // SAFETY: The chain is finished and just linked; what it names is kept alive by the tokens
+        // in the slots until its completion was seen.
+        let ret = unsafe { sys::rivet_ib_post_recv(self.as_raw(), first, &mut bad) };
+        self.recv_staged = 0;
+        if ret == 0 {
+            return Ok(());
+        }
+        let taken = (0..n).position(|i| {
+            // SAFETY: `i < n <= recv_wrs.len()`.
+            core::ptr::eq(unsafe { first.add(i) }, bad)
+        });
+        for i in taken.unwrap_or(0)..n {
+            // SAFETY: The receives that were not taken are still what `post_recv` wrote.
+            let index =
+                unsafe { self.recv_wrs[i].__bindgen_anon_1.wr_id } as u32 & (Route::MAX_INDEX - 1);
+            self.slots[index as usize] = None;
+            let _ = self.free.push_within_capacity(index);
+        }
+        Err(Error::from_errno(ret))
+    }
+
+    /// Takes the next work request that `wc` says is done off the ring. To be called until it
+    /// gives `None`: unsignalled ones before it come first, in the order of posting, as
+    /// successful.
+    ///
+    /// `None` also for a completion of somebody else, or one that was taken already.
+    pub(crate) fn take_send(&mut self, wc: &mut Wc) -> Option<Done<'_, S>> {
+        let route = wc.route();
+        if route.recv || route.key != self.key || !wc.is_of(self.as_raw()) {
+            return None;
+        }
+        let ahead = route.index.wrapping_sub(self.tail) & (Route::MAX_INDEX - 1);
+        if ahead >= self.sends() - self.staged {
+            return None;
+        }
+        let mask = self.ring.len() - 1;
+        let sent = self.ring[self.tail as usize & mask].take()?;
+        self.tail = self.tail.wrapping_add(1) & (Route::MAX_INDEX - 1);
+        let status = if ahead == 0 {
+            let status = wc.status();
+            wc.consume();
+            status
+        } else {
+            WcStatus::Success
+        };
+        let revoked = sent.revokes.filter(|_| status == WcStatus::Success);
+        Some(Done {
+            token: sent.token,
+            status,
+            revocation: revoked.map(|id| Revocation {
+                what: Revoked::Id(id),
+                pd: &self.pd,
+            }),
+        })
+    }
+
+    /// Takes the receive that `wc` says is done. `None` as for [`Qp::take_send`].
+    pub(crate) fn take_recv(&mut self, wc: &mut Wc) -> Option<Done<'_, R>> {
+        let route = wc.route();
+        if !route.recv || route.key != self.key || !wc.is_of(self.as_raw()) {
+            return None;
+        }
+        let token = self.slots.get_mut(route.index as usize)?.take()?;
+        let _ = self.free.push_within_capacity(route.index);
+        let status = wc.status();
+        let revoked = wc.invalidated().filter(|_| status == WcStatus::Success);
+        wc.consume();
+        Some(Done {
+            token,
+            status,
+            revocation: revoked.map(|key| Revocation {
+                what: Revoked::Key(key),
+                pd: &self.pd,
+            }),
+        })
+    }
+}
+
+impl<S, R> Drop for Qp<S, R> {
+    fn drop(&mut self) {
+        match &self.backing {
+            Backing::Plain => {
+                // SAFETY: The QP is ours (type invariant).
+                let ret = unsafe { sys::ib_destroy_qp_user(self.as_raw(), core::ptr::null_mut()) };
+                if ret != 0 {
+                    pr_err!("a QP could not be destroyed: error {ret}\n");
+                }
+            }
+            // SAFETY: The QP was made on this id and is still there (type invariant).
+            Backing::Cm(id) => unsafe { sys::rdma_destroy_qp(id.as_raw()) },
+        }
+        self.send_cq.release(self.config.max_send_wr);
+        let recv_room = match &self.srq {
+            Some(srq) => srq.capacity(),
+            None => self.config.max_recv_wr,
+        };
+        self.recv_cq.release(recv_room);
+        // The tokens go with the fields, after this.
+    }
+}
+
+/// `len` values made by `f`.
+pub(super) fn filled<T>(len: usize, mut f: impl FnMut() -> T) -> Result<KVVec<T>> {
+    let mut v = KVVec::with_capacity(len, GFP_KERNEL)?;
+    for _ in 0..len {
+        v.push(f(), GFP_KERNEL)?;
+    }
+    Ok(v)
+}
+
+unsafe extern "C" fn on_event(event: *mut sys::ib_event, context: *mut c_void) {
+    // SAFETY: The context is the `Events` of the QP, which outlives it.
+    let events = unsafe { &*context.cast::<Events>() };
+    // SAFETY: The core gives a valid event.
+    match unsafe { (*event).event } {
+        // A message came before the CM's last handshake: tell the CM.
+        sys::ib_event_type_IB_EVENT_COMM_EST if !events.id.is_null() => {
+            // SAFETY: The id outlives the QP that was made on it.
+            unsafe { sys::rdma_notify(events.id, sys::ib_event_type_IB_EVENT_COMM_EST) };
+        }
+        sys::ib_event_type_IB_EVENT_QP_FATAL
+        | sys::ib_event_type_IB_EVENT_QP_REQ_ERR
+        | sys::ib_event_type_IB_EVENT_QP_ACCESS_ERR => events.failed.store(true, Relaxed),
+        _ => {}
+    }
+}

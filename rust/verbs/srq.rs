@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues: receives that whichever QP needs one next takes.
+
+use super::{
+    mr::{Revocation, Revoked},
+    qp::{filled, new_key, Done},
+    wr::RecvWr,
+    Pd, Route, Wc, WcStatus,
+};
+use crate::sys;
+use core::ptr::NonNull;
+use kernel::{
+    error::from_err_ptr,
+    new_spinlock,
+    prelude::*,
+    sync::{Arc, SpinLock},
+};
+
+/// A shared receive queue that keeps tokens of type `R`.
+///
+/// # Invariants
+///
+/// * `raw` is an SRQ of `pd` that nobody else destroys.
+/// * The slots hold a token for each receive that is posted and whose completion was not seen.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Srq<R> {
+    raw: NonNull<sys::ib_srq>,
+    pd: Arc<Pd>,
+    key: u32,
+    max_sge: u32,
+    capacity: u32,
+    #[pin]
+    slots: SpinLock<Slots<R>>,
+}
+
+struct Slots<R> {
+    tokens: KVVec<Option<R>>,
+    free: KVVec<u32>,
+    sges: KVVec<sys::ib_sge>,
+}
+
+// SAFETY: The C object may be used from any thread; tokens are `Send` by the bound.
+unsafe impl<R: Send> Send for Srq<R> {}
+// SAFETY: The slots are under a lock, and posting locks in the driver.
+unsafe impl<R: Send> Sync for Srq<R> {}
+
+impl<R> Srq<R> {
+    /// Makes an SRQ for `capacity` receives of up to `max_sge` SGEs. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for numbers beyond the device's limits, `EOPNOTSUPP` if it has no SRQs.
+    pub(crate) fn new(pd: &Arc<Pd>, capacity: u32, max_sge: u32) -> Result<Arc<Self>> {
+        let caps = pd.device().caps();
+        if caps.max_srq_wr == 0 {
+            return Err(EOPNOTSUPP);
+        }
+        if capacity == 0 || capacity > caps.max_srq_wr || max_sge == 0 || max_sge > caps.max_srq_sge
+        {
+            return Err(EINVAL);
+        }
+        let tokens = filled(capacity as usize, || None)?;
+        let mut next = capacity;
+        let free = filled(capacity as usize, || {
+            next -= 1;
+            next
+        })?;
+        let sges = filled(max_sge as usize, sys::ib_sge::default)?;
+        let mut init = sys::ib_srq_init_attr {
+            attr: sys::ib_srq_attr {
+                max_wr: capacity,
+                max_sge,
+                srq_limit: 0,
+            },
+            srq_type: sys::ib_srq_type_IB_SRQT_BASIC,
+            ..Default::default()
+        };
+        // SAFETY: The PD is valid; no user object or data, as for any kernel user.
+        let raw = from_err_ptr(unsafe {
+            sys::ib_create_srq_user(
+                pd.as_raw(),
+                &mut init,
+                core::ptr::null_mut(),
+                core::ptr::null_mut(),
+            )
+        })?;
+        let raw = NonNull::new(raw).ok_or(ENOMEM)?;
+        let made = Arc::pin_init(
+            // INVARIANT: Made just now, nothing posted.
+            pin_init!(Self {
+                raw,
+                pd: pd.clone(),
+                key: new_key(),
+                max_sge,
+                capacity,
+                slots <- new_spinlock!(Slots { tokens, free, sges }),
+            }),
+            GFP_KERNEL,
+        );
+        if made.is_err() {
+            // SAFETY: Made above, and nobody has it.
+            unsafe { sys::ib_destroy_srq_user(raw.as_ptr(), core::ptr::null_mut()) };
+        }
+        made
+    }
+
+    pub(super) fn as_raw(&self) -> *mut sys::ib_srq {
+        self.raw.as_ptr()
+    }
+
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Receives that it holds at most.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The key that its completions carry.
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Posts a receive; see [`super::Qp::post_recv`]. Does not sleep or allocate.
+    pub(crate) fn post_recv<F>(&self, token: R, build: F) -> core::result::Result<(), (Error, R)>
+    where
+        F: for<'t> FnOnce(&'t R, &mut RecvWr<'_, 't>) -> Result,
+    {
+        let mut guard = self.slots.lock();
+        let slots = &mut *guard;
+        let Some(slot) = slots.free.pop() else {
+            return Err((EAGAIN, token));
+        };
+        let mut wr = RecvWr::new(&mut slots.sges, Arc::as_ptr(&self.pd));
+        let built = build(&token, &mut wr);
+        let n = wr.len();
+        let mut raw = sys::ib_recv_wr {
+            sg_list: slots.sges.as_mut_ptr(),
+            num_sge: n as i32,
+            ..Default::default()
+        };
+        raw.__bindgen_anon_1.wr_id = Route {
+            key: self.key,
+            recv: true,
+            index: slot,
+        }
+        .to_wr_id();
+        let mut bad = core::ptr::null();
+        let posted = built.and_then(|()| {
+            // SAFETY: The SRQ is valid; the driver copies the work request; what it names is kept
+            // alive by the token, which goes into its slot below.
+            kernel::error::to_result(unsafe {
+                sys::rivet_ib_post_srq_recv(self.as_raw(), &raw, &mut bad)
+            })
+        });
+        match posted {
+            Ok(()) => {
+                slots.tokens[slot as usize] = Some(token);
+                Ok(())
+            }
+            Err(e) => {
+                let _ = slots.free.push_within_capacity(slot);
+                Err((e, token))
+            }
+        }
+    }
+
+    /// Takes the receive that `wc` says is done; `None` for a completion of somebody else.
+    pub(crate) fn take_recv(&self, wc: &mut Wc) -> Option<Done<'_, R>> {
+        let route = wc.route();
+        if !route.recv || route.key != self.key || wc.is_consumed() {
+            return None;
+        }
+        let mut slots = self.slots.lock();
+        let token = slots.tokens.get_mut(route.index as usize)?.take()?;
+        let _ = slots.free.push_within_capacity(route.index);
+        let status = wc.status();
+        let revoked = wc.invalidated().filter(|_| status == WcStatus::Success);
+        wc.consume();
+        Some(Done {
+            token,
+            status,
+            revocation: revoked.map(|key| Revocation {
+                what: Revoked::Key(key),
+                pd: &self.pd,
+            }),
+        })
+    }
+}
+
+#[pinned_drop]
+impl<R> PinnedDrop for Srq<R> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: The SRQ is ours; the QPs on it held references to this object.
+        let ret = unsafe { sys::ib_destroy_srq_user(self.raw.as_ptr(), core::ptr::null_mut()) };
+        if ret != 0 {
+            pr_err!("an SRQ could not be destroyed: error {ret}\n");
+        }
+    }
+}

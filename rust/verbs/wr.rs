@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work requests under construction.
+//!
+//! [`super::Qp::push`] hands a [`SendWr`] to a closure, which names the operation and its memory.
+//! What the transport, the device or the QP does not allow is refused here, before it is posted.
+
+use super::{
+    caps::{Caps, Op},
+    mr::{RegisteredMr, Registration},
+    Ah, Pd, QpType, Sge,
+};
+use crate::sys;
+use core::marker::PhantomData;
+use kernel::prelude::*;
+
+/// Memory of a peer: where, and the key that the peer gave for it.
+///
+/// It is only a name: the peer's HCA checks it, and a wrong one costs the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RemoteAddr {
+    /// Address, in the peer's terms.
+    pub(crate) addr: u64,
+    /// Key, from the peer.
+    pub(crate) rkey: u32,
+}
+
+/// A C work request of any kind. Each starts with a `struct ib_send_wr`.
+#[repr(C)]
+pub(super) union RawWr {
+    pub(super) send: sys::ib_send_wr,
+    rdma: sys::ib_rdma_wr,
+    atomic: sys::ib_atomic_wr,
+    ud: sys::ib_ud_wr,
+    reg: sys::ib_reg_wr,
+}
+
+impl RawWr {
+    pub(super) fn empty() -> Self {
+        Self {
+            ud: sys::ib_ud_wr::default(),
+        }
+    }
+}
+
+/// What a QP allows.
+#[derive(Clone)]
+pub(super) struct Limits {
+    pub(super) qp_type: QpType,
+    pub(super) caps: Caps,
+    pub(super) max_sge: u32,
+    /// Longest message, bytes.
+    pub(super) max_message: u32,
+}
+
+/// A work request for the send queue that may use memory living as long as `'t`: that of the
+/// token which the QP keeps until the completion.
+pub(crate) struct SendWr<'q, 't> {
+    raw: &'q mut RawWr,
+    sges: &'q mut [sys::ib_sge],
+    limits: &'q Limits,
+    pd: *const Pd,
+    n: usize,
+    bytes: u64,
+    op: Option<Op>,
+    signaled: bool,
+    revokes: Option<u64>,
+    _token: PhantomData<&'t ()>,
+}
+
+/// What [`super::Qp::push`] has to know of the finished work request.
+pub(super) struct Finished {
+    pub(super) signaled: bool,
+    pub(super) revokes: Option<u64>,
+}
+
+impl<'q, 't> SendWr<'q, 't> {
+    pub(super) fn new(
+        raw: &'q mut RawWr,
+        sges: &'q mut [sys::ib_sge],
+        limits: &'q Limits,
+        pd: *const Pd,
+    ) -> Self {
+        *raw = RawWr::empty();
+        Self {
+            raw,
+            sges,
+            limits,
+            pd,
+            n: 0,
+            bytes: 0,
+            op: None,
+            signaled: false,
+            revokes: None,
+            _token: PhantomData,
+        }
+    }
+
+    /// Adds local memory: the source of a SEND or WRITE, the destination of a READ or atomic.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for memory of another PD, `E2BIG` for more SGEs than the QP was made for.
+    pub(crate) fn sge(&mut self, sge: Sge<'t>) -> Result {
+        if !core::ptr::eq(sge.pd, self.pd) {
+            return Err(EINVAL);
+        }
+        *self.sges.get_mut(self.n).ok_or(E2BIG)? = sge.raw;
+        self.n += 1;
+        self.bytes += u64::from(sge.len());
+        Ok(())
+    }
+
+    /// Asks for a completion. Without it, the token comes back with the next completion of a work
+    /// request that was posted later.
+    pub(crate) fn signaled(&mut self) {
+        self.signaled = true;
+    }
+
+    /// Waits for the READs and atomics before it (IBA vol. 1, 10.8.3.3).
+    pub(crate) fn fence(&mut self) {
+        self.header().send_flags |= sys::ib_send_flags_IB_SEND_FENCE as i32;
+    }
+
+    /// Raises a solicited event at the receiver.
+    pub(crate) fn solicited(&mut self) {
+        self.header().send_flags |= sys::ib_send_flags_IB_SEND_SOLICITED as i32;
+    }
+
+    fn header(&mut self) -> &mut sys::ib_send_wr {
+        // SAFETY: Every member starts with the header, and any bytes are a valid one.
+        unsafe { &mut self.raw.send }
+    }
+
+    fn set(&mut self, op: Op, opcode: sys::ib_wr_opcode) -> Result {
+        if self.op.is_some() {
+            return Err(EINVAL);
+        }
+        if !self.limits.qp_type.allows(op) {
+            return Err(EOPNOTSUPP);
+        }
+        self.limits.caps.check(op)?;
+        self.op = Some(op);
+        self.header().opcode = opcode;
+        Ok(())
+    }
+
+    /// SEND. On UD, name the destination with [`SendWr::to`] as well.
+    pub(crate) fn send(&mut self) -> Result {
+        self.set(Op::Send, sys::ib_wr_opcode_IB_WR_SEND)
+    }
+
+    /// SEND with 32 bits of immediate data.
+    pub(crate) fn send_imm(&mut self, imm: u32) -> Result {
+        self.set(Op::SendImm, sys::ib_wr_opcode_IB_WR_SEND_WITH_IMM)?;
+        self.header().ex.imm_data = imm.to_be();
+        Ok(())
+    }
+
+    /// SEND that ends the receiver's registration under `rkey`.
+    pub(crate) fn send_inv(&mut self, rkey: u32) -> Result {
+        self.set(Op::SendInv, sys::ib_wr_opcode_IB_WR_SEND_WITH_INV)?;
+        self.header().ex.invalidate_rkey = rkey;
+        Ok(())
+    }
+
+    fn set_remote(&mut self, to: RemoteAddr) {
+        // SAFETY: Plain numbers; the header at the front stays as it is.
+        let rdma = unsafe { &mut self.raw.rdma };
+        rdma.remote_addr = to.addr;
+        rdma.rkey = to.rkey;
+    }
+
+    /// RDMA WRITE to `to`.
+    pub(crate) fn write(&mut self, to: RemoteAddr) -> Result {
+        self.set(Op::Write, sys::ib_wr_opcode_IB_WR_RDMA_WRITE)?;
+        self.set_remote(to);
+        Ok(())
+    }
+
+    /// RDMA WRITE to `to` that also takes a receive of the peer, with immediate data.
+    pub(crate) fn write_imm(&mut self, to: RemoteAddr, imm: u32) -> Result {
+        self.set(Op::WriteImm, sys::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM)?;
+        self.header().ex.imm_data = imm.to_be();
+        self.set_remote(to);
+        Ok(())
+    }
+
+    /// RDMA READ from `from`.
+    pub(crate) fn read(&mut self, from: RemoteAddr) -> Result {
+        self.set(Op::Read, sys::ib_wr_opcode_IB_WR_RDMA_READ)?;
+        self.set_remote(from);
+        Ok(())
+    }
+
+    fn set_atomic(&mut self, at: RemoteAddr, compare_add: u64, swap: u64) {
+        // SAFETY: Plain numbers; the header at the front stays as it is.
+        let atomic = unsafe { &mut self.raw.atomic };
+        atomic.remote_addr = at.addr;
+        atomic.rkey = at.rkey;
+        atomic.compare_add = compare_add;
+        atomic.swap = swap;
+    }
+
+    /// Atomic: if the 8 bytes at `at` are `compare`, they become `swap`. The old value goes to the
+    /// one SGE, in the host's byte order.
+    pub(crate) fn cmp_swap(&mut self, at: RemoteAddr, compare: u64, swap: u64) -> Result {
+        self.set(Op::Atomic, sys::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP)?;
+        self.set_atomic(at, compare, swap);
+        Ok(())
+    }
+
+    /// Atomic: adds to the 8 bytes at `at`. The old value goes to the one SGE.
+    pub(crate) fn fetch_add(&mut self, at: RemoteAddr, add: u64) -> Result {
+        self.set(Op::Atomic, sys::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD)?;
+        self.set_atomic(at, add, 0);
+        Ok(())
+    }
+
+    /// Registers a region: its rkey is valid for the work requests that follow on this QP, and for
+    /// others when this has completed.
+    pub(crate) fn reg_mr(&mut self, registration: &'t Registration) -> Result {
+        self.set(Op::RegMr, sys::ib_wr_opcode_IB_WR_REG_MR)?;
+        let region = &registration.0;
+        // SAFETY: Plain numbers and a pointer; the header at the front stays as it is.
+        let reg = unsafe { &mut self.raw.reg };
+        reg.mr = region.mr.as_raw();
+        reg.key = region.key;
+        reg.access = region.access.as_raw();
+        Ok(())
+    }
+
+    /// Ends a registration of our own.
+    pub(crate) fn local_inv(&mut self, region: &'t RegisteredMr) -> Result {
+        self.set(Op::LocalInv, sys::ib_wr_opcode_IB_WR_LOCAL_INV)?;
+        self.header().ex.invalidate_rkey = region.key;
+        self.revokes = Some(region.id);
+        Ok(())
+    }
+
+    /// The destination of a SEND on UD.
+    pub(crate) fn to(&mut self, ah: &'t Ah, qpn: u32, qkey: u32) -> Result {
+        if self.limits.qp_type != QpType::Ud || !core::ptr::eq(&**ah.pd(), self.pd) {
+            return Err(EINVAL);
+        }
+        // SAFETY: Plain numbers and a pointer; the header at the front stays as it is.
+        let ud = unsafe { &mut self.raw.ud };
+        ud.ah = ah.as_raw();
+        ud.remote_qpn = qpn;
+        ud.remote_qkey = qkey;
+        Ok(())
+    }
+
+    /// Checks the whole and closes the C object, but for the link to the next.
+    pub(super) fn finish(mut self, wr_id: u64, force_signal: bool) -> Result<Finished> {
+        let op = self.op.ok_or(EINVAL)?;
+        let limits = self.limits;
+        if self.n > limits.caps.max_sges(op).min(limits.max_sge) as usize {
+            return Err(E2BIG);
+        }
+        if self.bytes > u64::from(limits.max_message) {
+            return Err(EMSGSIZE);
+        }
+        if op == Op::Atomic && self.bytes != 8 {
+            return Err(EINVAL);
+        }
+        // SAFETY: A UD work request has been filled as one by `to`, or is still zeroed.
+        if limits.qp_type == QpType::Ud && unsafe { self.raw.ud.ah.is_null() } {
+            return Err(EDESTADDRREQ);
+        }
+        let signaled = self.signaled || force_signal;
+        let n = self.n;
+        let sg_list = self.sges.as_mut_ptr();
+        let header = self.header();
+        header.__bindgen_anon_1.wr_id = wr_id;
+        header.sg_list = sg_list;
+        header.num_sge = i32::try_from(n)?;
+        if signaled {
+            header.send_flags |= sys::ib_send_flags_IB_SEND_SIGNALED as i32;
+        }
+        Ok(Finished {
+            signaled,
+            revokes: self.revokes,
+        })
+    }
+}
+
+/// A receive under construction; see [`SendWr`] for `'t`.
+pub(crate) struct RecvWr<'q, 't> {
+    sges: &'q mut [sys::ib_sge],
+    pd: *const Pd,
+    n: usize,
+    _token: PhantomData<&'t ()>,
+}
+
+impl<'q, 't> RecvWr<'q, 't> {
+    pub(super) fn new(sges: &'q mut [sys::ib_sge], pd: *const Pd) -> Self {
+        Self {
+            sges,
+            pd,
+            n: 0,
+            _token: PhantomData,
+        }
+    }
+
+    /// Adds memory for the message to land in. On UD the first
+    /// [`super::caps::UD_GRH_LEN`] bytes are taken by the header.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SendWr::sge`].
+    pub(crate) fn sge(&mut self, sge: Sge<'t>) -> Result {
+        if !core::ptr::eq(sge.pd, self.pd) {
+            return Err(EINVAL);
+        }
+        *self.sges.get_mut(self.n).ok_or(E2BIG)? = sge.raw;
+        self.n += 1;
+        Ok(())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.n
+    }
+}
