@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The modules that need no kernel, for `make unit`: each brings its own tests.
+
+#![allow(dead_code)]
+
+#[path = "verbs/status.rs"]
+mod status;
+
+mod perf {
+    pub(crate) mod histogram;
+    pub(crate) mod params;
+    pub(crate) mod pattern;
+    pub(crate) mod wire;
+}

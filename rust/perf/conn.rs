@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A data connection: the QP that is measured, its payload slots, and what either end knows of the
+//! other's memory. What the two roles have in common; who does what is in `client` and `server`.
+
+use super::{
+    failure::{Because, Failure, Outcome},
+    params::{Load, Op, Transport},
+    slots::{self, Exposed, Remote, Slot},
+    wire::QpAddress,
+};
+use crate::{
+    kapi::random,
+    verbs::{caps::UD_GRH_LEN, Access, Ah, CmId, Cq, Path, Pd, Qp, QpConfig, QpType, Wc, WcStatus},
+};
+use kernel::{prelude::*, sync::Arc};
+
+/// Work requests of one doorbell.
+const BATCH: u32 = 32;
+
+/// A QP whose tokens are slots.
+pub(crate) type DataQp = Qp<KBox<Slot>, KBox<Slot>>;
+
+/// One end of a data connection.
+pub(crate) struct Conn {
+    /// Its number within the session.
+    pub(crate) index: u32,
+    // Before the id, so that the QP goes first.
+    /// The QP.
+    pub(crate) qp: DataQp,
+    /// The CM's connection, of RC.
+    pub(crate) id: Option<CmId>,
+    /// Slots that no work request uses.
+    pub(crate) free: KVec<KBox<Slot>>,
+    /// Our memory for the peer.
+    pub(crate) exposed: Exposed,
+    /// The peer's memory for us.
+    pub(crate) remote: Remote,
+    /// First packet sequence number that our QP sends (UC and UD).
+    psn: u32,
+    qkey: u32,
+    /// Bytes that a receive has to hold.
+    receive_len: usize,
+    /// SGEs per operation.
+    sges: usize,
+}
+
+/// Slots that peers see at one end, of a load.
+pub(crate) fn exposed_slots(load: &Load, client: bool) -> u32 {
+    match load.op {
+        Op::WritePing => 1,
+        _ if client => 0,
+        Op::Write | Op::WriteImm | Op::Read => load.depth,
+        Op::FetchAdd | Op::CmpSwap => 1,
+        Op::Send | Op::SendImm | Op::SendPing => 0,
+    }
+}
+
+/// Rights that the peer needs on them.
+pub(crate) fn exposed_access(op: Op) -> Access {
+    match op {
+        Op::Read => Access::REMOTE_READ,
+        Op::FetchAdd | Op::CmpSwap => Access::REMOTE_ATOMIC,
+        _ => Access::REMOTE_WRITE,
+    }
+}
+
+/// Receives that an end posts per connection.
+fn receives(load: &Load, client: bool) -> u32 {
+    match load.op {
+        Op::SendPing => load.receives(),
+        _ if client => 0,
+        _ => load.receives(),
+    }
+}
+
+/// Completions that a connection may have at a time.
+pub(crate) fn completions(load: &Load, client: bool) -> u32 {
+    send_queue(load, client) + receives(load, client)
+}
+
+/// Slots that an end sends from: the client's load, and a server's answers.
+fn send_slots(load: &Load, client: bool) -> u32 {
+    if client || load.op.is_ping() {
+        load.slots()
+    } else {
+        0
+    }
+}
+
+fn send_queue(load: &Load, client: bool) -> u32 {
+    send_slots(load, client).max(2)
+}
+
+impl Conn {
+    /// Makes QP and slots. With `id`, the QP is connected by the CM. Sleeps.
+    pub(crate) fn new(
+        index: u32,
+        load: &Load,
+        client: bool,
+        sges: u32,
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        id: Option<CmId>,
+        port: u32,
+    ) -> Outcome<Self> {
+        let recvs = receives(load, client);
+        let config = QpConfig {
+            qp_type: match load.transport {
+                Transport::Rc => QpType::Rc,
+                Transport::Uc => QpType::Uc,
+                Transport::Ud => QpType::Ud,
+            },
+            max_send_wr: send_queue(load, client),
+            max_recv_wr: recvs,
+            max_send_sge: sges,
+            max_recv_sge: 1,
+            batch: BATCH,
+        };
+        let qp = match &id {
+            Some(id) => Qp::new_cm(id, pd, cq, cq, None, config),
+            None => Qp::new(pd, cq, cq, None, port, config),
+        };
+        let grh = match load.transport {
+            Transport::Ud => UD_GRH_LEN,
+            _ => 0,
+        };
+        let mut conn = Self {
+            index,
+            qp: qp.because("data QP")?,
+            id,
+            free: slots::allocate(pd, send_slots(load, client), load.stride())
+                .because("payload memory")?,
+            exposed: Exposed::new(load.stride()),
+            remote: Remote::new(exposed_slots(load, !client)),
+            psn: random::secret() as u32 & 0xff_ffff,
+            qkey: random::secret() as u32 & 0x7fff_ffff,
+            receive_len: load.size as usize + grh,
+            sges: sges as usize,
+        };
+        if conn.id.is_some() {
+            conn.post_receives(load, client)?;
+        }
+        Ok(conn)
+    }
+
+    /// Posts all receives; the QP must be in a state that takes them.
+    fn post_receives(&mut self, load: &Load, client: bool) -> Outcome {
+        let stride = self.receive_len.next_multiple_of(64);
+        let count = receives(load, client);
+        let pd = self.qp.pd().clone();
+        for slot in slots::allocate(&pd, count, stride).because("receive memory")? {
+            self.post_receive(slot)?;
+        }
+        self.qp.flush_recv().because("receives")
+    }
+
+    /// Stages a receive again.
+    pub(crate) fn post_receive(&mut self, slot: KBox<Slot>) -> Outcome {
+        let len = self.receive_len;
+        let posted = self.qp.post_recv(slot, |slot, wr| slot.receive(wr, len));
+        posted.map_err(|(e, _)| e).because("receive")
+    }
+
+    /// How the peer reaches a QP that the CM does not know.
+    pub(crate) fn address(&self) -> QpAddress {
+        QpAddress {
+            qpn: self.qp.number(),
+            psn: self.psn,
+            qkey: self.qkey,
+        }
+    }
+
+    /// Connects a UC or UD QP to the peer's. Sleeps.
+    pub(crate) fn connect(
+        &mut self,
+        load: &Load,
+        client: bool,
+        path: &Path,
+        peer: QpAddress,
+    ) -> Outcome {
+        match load.transport {
+            Transport::Rc => return Err(EINVAL.into()),
+            Transport::Uc => {
+                let access = Access::REMOTE_WRITE;
+                self.qp
+                    .connect_uc(path, peer.qpn, peer.psn, self.psn, access)
+                    .because("connecting the UC QP")?;
+            }
+            Transport::Ud => {
+                self.qp
+                    .ready_ud(path, self.qkey, self.psn)
+                    .because("readying the UD QP")?;
+                let pd = self.qp.pd();
+                let ah = Ah::new(pd, path).because("address handle")?;
+                let ah = Arc::new(ah, GFP_KERNEL)?;
+                for slot in self.free.iter_mut() {
+                    slot.destination = Some((ah.clone(), peer.qpn, peer.qkey));
+                }
+            }
+        }
+        self.post_receives(load, client)
+    }
+
+    /// Stages a work request of `size` bytes out of (or into) `slot`; `build` names the operation.
+    /// On error the slot is free again.
+    pub(crate) fn push(
+        &mut self,
+        slot: KBox<Slot>,
+        offset: usize,
+        size: usize,
+        signaled: bool,
+        build: impl FnOnce(&mut crate::verbs::SendWr<'_, '_>) -> Result,
+    ) -> Outcome {
+        let pieces = self.sges;
+        let pushed = self.qp.push(slot, |slot, wr| {
+            slot.sges(wr, offset, size, pieces)?;
+            if let Some((ah, qpn, qkey)) = &slot.destination {
+                wr.to(ah, *qpn, *qkey)?;
+            }
+            if signaled {
+                wr.signaled();
+            }
+            build(wr)
+        });
+        match pushed {
+            Ok(()) => Ok(()),
+            Err((e, slot)) => {
+                self.free.push(slot, GFP_KERNEL)?;
+                Err(e).because("work request")
+            }
+        }
+    }
+
+    /// Bytes of a received message that are payload.
+    pub(crate) fn payload_len(&self, load: &Load, wc: &Wc) -> usize {
+        let len = wc.byte_len() as usize;
+        match load.transport {
+            Transport::Ud => len.saturating_sub(UD_GRH_LEN),
+            _ => len,
+        }
+    }
+
+    /// Where the payload begins in a receive.
+    pub(crate) fn payload_at(load: &Load) -> usize {
+        match load.transport {
+            Transport::Ud => UD_GRH_LEN,
+            _ => 0,
+        }
+    }
+
+    /// The failure that a completion with that status is.
+    pub(crate) fn broken(&self, status: WcStatus) -> Failure {
+        let code = match status {
+            WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded | WcStatus::ResponseTimeout => {
+                ETIMEDOUT
+            }
+            _ => ECONNRESET,
+        };
+        Failure::new(code, fmt!("connection {} broke: {status}", self.index))
+    }
+}

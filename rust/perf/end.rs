@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An end of a perf test: its settings, and starting and stopping it. What configfs shows of it is
+//! in `control`.
+
+use super::{
+    board::{Board, State},
+    client::{self, Client, Goal, Started},
+    failure::{Because, Failure, Outcome},
+    listener::{self, Limits, Porch},
+    params::{Completion, Load, Op, Role, Transport},
+    session::{self, Mailbox, Session, Settings},
+    stats::Stats,
+};
+use crate::{
+    kapi::kthread,
+    verbs::{NetNs, SocketAddr},
+};
+use kernel::{new_mutex, prelude::*, str::CString, sync::Arc, sync::Mutex};
+
+/// Default TCP-like port.
+pub(crate) const DEFAULT_PORT: u16 = 18515;
+
+/// What is set on an end; `None` is "not set".
+#[derive(Default)]
+pub(crate) struct Config {
+    pub(crate) role: Option<Role>,
+    pub(crate) address: Option<CString>,
+    pub(crate) port: Option<u16>,
+    pub(crate) device: KVec<u8>,
+    pub(crate) transport: Option<Transport>,
+    pub(crate) op: Option<Op>,
+    pub(crate) size: Option<u32>,
+    pub(crate) sges: Option<u32>,
+    pub(crate) depth: Option<u32>,
+    pub(crate) connections: Option<u32>,
+    pub(crate) goal: Option<Goal>,
+    pub(crate) timeout_ms: Option<u32>,
+    pub(crate) verify: Option<bool>,
+    pub(crate) completion: Option<Completion>,
+}
+
+impl Config {
+    /// The goal, or its default: one second.
+    pub(crate) fn goal(&self) -> Goal {
+        self.goal.unwrap_or(Goal::Duration(1000))
+    }
+
+    /// The silence of the peer that ends a session, ms; by default 5 seconds.
+    pub(crate) fn timeout_ms(&self) -> u32 {
+        self.timeout_ms.unwrap_or(5000)
+    }
+
+    /// How completions are waited for; by default by interrupt.
+    pub(crate) fn completion(&self) -> Completion {
+        self.completion.unwrap_or(Completion::Interrupt)
+    }
+
+    /// A client's load.
+    pub(crate) fn load(&self) -> Load {
+        let op = self.op.unwrap_or(Op::Send);
+        let size = if op.is_atomic() { 8 } else { 64 };
+        Load {
+            transport: self.transport.unwrap_or(Transport::Rc),
+            op,
+            size: self.size.unwrap_or(size),
+            depth: self.depth.unwrap_or(1),
+            connections: self.connections.unwrap_or(1),
+            verify: self.verify.unwrap_or(false),
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            timeout_ms: self.timeout_ms(),
+            completion: self.completion(),
+            sges: self.sges.unwrap_or(1),
+        }
+    }
+
+    fn copy_device(&self) -> Result<KVec<u8>> {
+        let mut device = KVec::new();
+        device.extend_from_slice(&self.device, GFP_KERNEL)?;
+        Ok(device)
+    }
+
+    fn socket_addr(&self, net: &NetNs) -> Outcome<SocketAddr> {
+        let Some(address) = &self.address else {
+            return Err(Failure::new(EDESTADDRREQ, fmt!("address is not set")));
+        };
+        let port = self.port.unwrap_or(DEFAULT_PORT);
+        SocketAddr::parse(net, address, port).because("address")
+    }
+
+    /// What a server cannot be told, as its clients tell it.
+    fn not_for_servers(&self) -> Option<&'static str> {
+        if self.sges.is_some() {
+            Some("sges")
+        } else if self.goal.is_some() {
+            Some("count or duration_ms")
+        } else if self.verify.is_some() {
+            Some("verify")
+        } else {
+            None
+        }
+    }
+}
+
+/// A started end.
+struct Run {
+    stopper: Stopper,
+    // Joined by its drop.
+    #[allow(dead_code)]
+    thread: kthread::Thread,
+}
+
+/// How its thread is told to stop.
+enum Stopper {
+    Client(Arc<Mailbox>),
+    Server(Arc<Porch>),
+}
+
+impl Stopper {
+    fn stop(&self) {
+        match self {
+            Stopper::Client(mailbox) => mailbox.stop(),
+            Stopper::Server(porch) => porch.stop(),
+        }
+    }
+}
+
+/// An end.
+#[pin_data(PinnedDrop)]
+pub(crate) struct End {
+    /// Its name in configfs, for the log.
+    pub(crate) name: CString,
+    #[pin]
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    run: Option<Run>,
+    board: Arc<Board>,
+}
+
+impl End {
+    /// An end that is not started.
+    pub(crate) fn new(name: CString) -> Result<impl PinInit<Self, Error>> {
+        let board = Board::new()?;
+        Ok(try_pin_init!(Self {
+            name,
+            inner <- new_mutex!(Inner {
+                config: Config::default(),
+                run: None,
+                board,
+            }),
+        }))
+    }
+
+    /// What it shows. Starting again makes a new one.
+    pub(crate) fn board(&self) -> Arc<Board> {
+        self.inner.lock().board.clone()
+    }
+
+    /// Looks at the settings.
+    pub(crate) fn with_config<T>(&self, f: impl FnOnce(&Config) -> T) -> T {
+        f(&self.inner.lock().config)
+    }
+
+    /// Changes a setting; `EBUSY` while running.
+    pub(crate) fn change(&self, f: impl FnOnce(&mut Config)) -> Outcome {
+        let mut inner = self.inner.lock();
+        if inner.board.state() == State::Running {
+            return Err(Failure::new(
+                EBUSY,
+                fmt!("it cannot be changed while the end runs"),
+            ));
+        }
+        f(&mut inner.config);
+        Ok(())
+    }
+
+    /// Starts. Returns when the end listens or is connected, or says why not. Sleeps.
+    pub(crate) fn start(&self) -> Outcome {
+        let started = Started::new()?;
+        let board = {
+            let mut inner = self.inner.lock();
+            if inner.board.state() == State::Running {
+                return Err(Failure::new(EBUSY, fmt!("it is running already")));
+            }
+            let board = Board::new()?;
+            let run = launch(&inner.config, &board, &started)?;
+            // The thread of a run that is over ends at once.
+            inner.run = Some(run);
+            inner.board = board.clone();
+            board
+        };
+        match started.wait() {
+            Ok(()) => Ok(()),
+            Err(code) => {
+                self.stop();
+                // The thread has noted what it was.
+                let mut text = KVVec::new();
+                let noted = text_of(&board, &mut text);
+                Err(match noted {
+                    Some(noted) if code != EINTR => Failure::new(code, fmt!("{noted}")),
+                    _ => Failure::new(code, fmt!("starting was interrupted")),
+                })
+            }
+        }
+    }
+
+    /// Stops, and returns when everything has ended. Sleeps.
+    pub(crate) fn stop(&self) {
+        let run = self.inner.lock().run.take();
+        if let Some(run) = &run {
+            run.stopper.stop();
+        }
+        drop(run);
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for End {
+    fn drop(self: Pin<&mut Self>) {
+        self.stop();
+    }
+}
+
+fn text_of<'a>(board: &Board, text: &'a mut KVVec<u8>) -> Option<&'a str> {
+    struct Sink<'a>(&'a mut KVVec<u8>);
+    impl core::fmt::Write for Sink<'_> {
+        fn write_str(&mut self, s: &str) -> core::fmt::Result {
+            self.0
+                .extend_from_slice(s.as_bytes(), GFP_KERNEL)
+                .map_err(|_| core::fmt::Error)
+        }
+    }
+    board.write_error(&mut Sink(text)).ok()?;
+    core::str::from_utf8(text)
+        .ok()
+        .map(str::trim_end)
+        .filter(|text| !text.is_empty())
+}
+
+/// Checks the settings and starts the thread.
+fn launch(config: &Config, board: &Arc<Board>, started: &Arc<Started>) -> Outcome<Run> {
+    let Some(role) = config.role else {
+        return Err(Failure::new(
+            EINVAL,
+            fmt!("role is not set; allowed: {}", Role::ALLOWED),
+        ));
+    };
+    let net = Arc::new(NetNs::current()?, GFP_KERNEL)?;
+    let address = config.socket_addr(&net)?;
+    let run = match role {
+        Role::Client => {
+            let load = config.load();
+            load.check()
+                .map_err(|wrong| Failure::new(EINVAL, fmt!("{wrong}")))?;
+            if load.op.is_atomic() && config.sges.unwrap_or(1) > 1 {
+                return Err(Failure::new(EINVAL, fmt!("atomics have one SGE")));
+            }
+            let plan = client::Plan {
+                net,
+                address,
+                device: config.copy_device()?,
+                goal: config.goal(),
+            };
+            launch_client(plan, load, config.settings(), board, started)?
+        }
+        Role::Server => {
+            if let Some(what) = config.not_for_servers() {
+                return Err(Failure::new(
+                    EINVAL,
+                    fmt!("{what} is the client's choice: a server must not have it set"),
+                ));
+            }
+            let plan = listener::Plan {
+                net,
+                address,
+                device: config.copy_device()?,
+                limits: Limits {
+                    transport: config.transport,
+                    op: config.op,
+                    max_size: config.size,
+                    max_depth: config.depth,
+                    max_connections: config.connections,
+                },
+                settings: config.settings(),
+            };
+            launch_server(plan, board, started)?
+        }
+    };
+    Ok(run)
+}
+
+fn launch_client(
+    plan: client::Plan,
+    load: Load,
+    settings: Settings,
+    board: &Arc<Board>,
+    started: &Arc<Started>,
+) -> Outcome<Run> {
+    let mailbox = Mailbox::new()?;
+    let stats = Arc::new(Stats::new()?, GFP_KERNEL)?;
+    board.begin(stats.clone())?;
+    board.set_state(State::Running);
+    let thread = {
+        let (board, started) = (board.clone(), started.clone());
+        let (mailbox, stats) = (mailbox.clone(), stats);
+        kthread::spawn(c"rivet-perf-cli", move || {
+            let outcome = (|| {
+                let mut session = Session::new(&mailbox, &stats, load, settings, true)?;
+                let client = Client::new(&session, plan, started.clone())?;
+                session.run(&mut session::Role::Client(client))
+            })();
+            mailbox.close();
+            conclude(&board, &started, outcome, &stats);
+        })
+    };
+    let thread = thread.inspect_err(|_| board.set_state(State::Failed));
+    Ok(Run {
+        stopper: Stopper::Client(mailbox),
+        thread: thread.because("thread")?,
+    })
+}
+
+/// Notes how a client ended, then tells whoever still waits for its start.
+fn conclude(board: &Board, started: &Started, outcome: Outcome, stats: &Arc<Stats>) {
+    match outcome {
+        Ok(()) => {
+            board.end(stats, false);
+            board.set_state(State::Done);
+        }
+        Err(failure) if failure.code == ECANCELED => {
+            board.end(stats, false);
+            board.set_state(State::Done);
+            started.tell(Err(EINTR));
+        }
+        Err(failure) => {
+            stats.errors.add(1);
+            board.end(stats, true);
+            board.set_error(&failure);
+            board.set_state(State::Failed);
+            started.tell(Err(failure.code));
+        }
+    }
+}
+
+fn launch_server(plan: listener::Plan, board: &Arc<Board>, started: &Arc<Started>) -> Outcome<Run> {
+    let porch = Porch::new(&plan, board)?;
+    board.set_state(State::Running);
+    let thread = {
+        let (board, started, porch) = (board.clone(), started.clone(), porch.clone());
+        kthread::spawn(c"rivet-perf-lsn", move || {
+            match listener::serve(plan, porch, started.clone()) {
+                Ok(()) => board.set_state(State::Done),
+                Err(failure) => {
+                    board.set_error(&failure);
+                    board.set_state(State::Failed);
+                    started.tell(Err(failure.code));
+                }
+            }
+        })
+    };
+    let thread = thread.inspect_err(|_| board.set_state(State::Failed));
+    Ok(Run {
+        stopper: Stopper::Server(porch),
+        thread: thread.because("thread")?,
+    })
+}

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What can be set on a perf end: values, their names, their ranges. Pure: it is tested on the
+//! host too.
+
+use core::fmt;
+
+/// Makes an enum whose values have a name in configfs and a number on the wire.
+macro_rules! choice {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(crate) enum $name {
+            $($(#[$vmeta])* $variant,)*
+        }
+
+        impl $name {
+            /// The names, for messages.
+            pub(crate) const ALLOWED: &'static str = concat!("one of", $(" ", $text,)*);
+
+            /// Every value.
+            #[cfg(test)]
+            pub(crate) const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// From its name.
+            pub(crate) fn parse(text: &str) -> Option<Self> {
+                match text {
+                    $($text => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// From its number on the wire.
+            #[allow(dead_code)] // Not every choice travels.
+            pub(crate) fn from_wire(number: u8) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// Its number on the wire.
+            #[allow(dead_code)] // Not every choice travels.
+            pub(crate) fn to_wire(self) -> u8 {
+                match self {
+                    $(Self::$variant => $number,)*
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant => $text,)*
+                })
+            }
+        }
+    };
+}
+
+choice! {
+    /// Which end of the test it is.
+    Role {
+        /// Waits for clients.
+        Server = 1, "server";
+        /// Connects and makes the load.
+        Client = 2, "client";
+    }
+}
+
+choice! {
+    /// The transport of the data QPs.
+    Transport {
+        /// Reliable connection.
+        Rc = 1, "rc";
+        /// Unreliable connection.
+        Uc = 2, "uc";
+        /// Unreliable datagram.
+        Ud = 3, "ud";
+    }
+}
+
+choice! {
+    /// The operation that is measured.
+    Op {
+        /// SEND.
+        Send = 1, "send";
+        /// SEND with immediate data.
+        SendImm = 2, "send_imm";
+        /// RDMA WRITE.
+        Write = 3, "write";
+        /// RDMA WRITE with immediate data.
+        WriteImm = 4, "write_imm";
+        /// RDMA READ.
+        Read = 5, "read";
+        /// Atomic fetch-and-add.
+        FetchAdd = 6, "fetch_add";
+        /// Atomic compare-and-swap.
+        CmpSwap = 7, "cmp_swap";
+        /// A SEND answered by a SEND.
+        SendPing = 8, "send_ping";
+        /// An RDMA WRITE answered by an RDMA WRITE.
+        WritePing = 9, "write_ping";
+    }
+}
+
+choice! {
+    /// How completions are waited for.
+    Completion {
+        /// Sleeping, woken by the CQ's event.
+        Interrupt = 1, "interrupt";
+        /// Polling without sleep.
+        Busy = 2, "busy";
+    }
+}
+
+impl Op {
+    /// Whether `transport` carries it.
+    pub(crate) fn runs_on(self, transport: Transport) -> bool {
+        match self {
+            Op::Send | Op::SendImm | Op::SendPing => true,
+            Op::Write | Op::WriteImm | Op::WritePing => transport != Transport::Ud,
+            Op::Read | Op::FetchAdd | Op::CmpSwap => transport == Transport::Rc,
+        }
+    }
+
+    /// Whether it is an atomic: 8 bytes, one SGE.
+    pub(crate) fn is_atomic(self) -> bool {
+        matches!(self, Op::FetchAdd | Op::CmpSwap)
+    }
+
+    /// Whether it is ping-pong, reported as half of a round trip.
+    pub(crate) fn is_ping(self) -> bool {
+        matches!(self, Op::SendPing | Op::WritePing)
+    }
+
+    /// Whether each operation takes a receive of the server.
+    pub(crate) fn takes_receive(self) -> bool {
+        matches!(self, Op::Send | Op::SendImm | Op::WriteImm | Op::SendPing)
+    }
+
+    /// Whether it works on memory of the server.
+    pub(crate) fn needs_region(self) -> bool {
+        !matches!(self, Op::Send | Op::SendImm | Op::SendPing)
+    }
+}
+
+/// An inclusive range of a number.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Least.
+    pub(crate) min: u64,
+    /// Most.
+    pub(crate) max: u64,
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a number from {} to {}", self.min, self.max)
+    }
+}
+
+/// TCP-like port.
+pub(crate) const PORT: Bounds = Bounds { min: 1, max: 65535 };
+/// Payload, bytes.
+pub(crate) const SIZE: Bounds = Bounds {
+    min: 1,
+    max: 1 << 20,
+};
+/// SGEs per operation.
+pub(crate) const SGES: Bounds = Bounds { min: 1, max: 32 };
+/// Operations outstanding per connection.
+pub(crate) const DEPTH: Bounds = Bounds { min: 1, max: 1024 };
+/// Connections per client.
+pub(crate) const CONNECTIONS: Bounds = Bounds { min: 1, max: 256 };
+/// Operations per connection; 0 = by time.
+pub(crate) const COUNT: Bounds = Bounds {
+    min: 0,
+    max: 1 << 48,
+};
+/// Duration, ms; 0 = by count.
+pub(crate) const DURATION_MS: Bounds = Bounds {
+    min: 0,
+    max: 86_400_000,
+};
+/// Silence of the peer that ends a session, ms.
+pub(crate) const TIMEOUT_MS: Bounds = Bounds {
+    min: 100,
+    max: 60_000,
+};
+/// Memory of one connection for its slots, bytes: at most this many at each end.
+pub(crate) const CONNECTION_MEMORY: u64 = 256 << 20;
+
+/// Why a value is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// It is no value of that kind.
+    Malformed,
+    /// It is a number, but too small or too large.
+    OutOfRange,
+}
+
+/// Takes the one newline that `echo` adds off, and gives the text; `None` for no text at all or
+/// for bytes that are not printable ASCII.
+pub(crate) fn text(page: &[u8]) -> Option<&str> {
+    let bytes = page.strip_suffix(b"\n").unwrap_or(page);
+    let printable = bytes.iter().all(|b| (0x20..0x7f).contains(b));
+    if bytes.is_empty() || !printable {
+        return None;
+    }
+    core::str::from_utf8(bytes).ok()
+}
+
+/// Parses a decimal number within bounds.
+pub(crate) fn number(text: &str, bounds: Bounds) -> Result<u64, Refusal> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(Refusal::Malformed);
+    }
+    // Only digits: what does not parse is too large.
+    let value: u64 = text.parse().map_err(|_| Refusal::OutOfRange)?;
+    if (bounds.min..=bounds.max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Refusal::OutOfRange)
+    }
+}
+
+/// What a client asks of a server: the shape of the load. It comes over the wire, so the server
+/// checks it as the client did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Load {
+    /// Transport of the data QPs.
+    pub(crate) transport: Transport,
+    /// Operation.
+    pub(crate) op: Op,
+    /// Payload, bytes.
+    pub(crate) size: u32,
+    /// Operations outstanding per connection.
+    pub(crate) depth: u32,
+    /// Connections.
+    pub(crate) connections: u32,
+    /// Whether payloads are checked.
+    pub(crate) verify: bool,
+}
+
+/// What is wrong with a load, in words.
+pub(crate) type Wrong = &'static str;
+
+impl Load {
+    /// Checks what does not depend on a device.
+    pub(crate) fn check(&self) -> Result<(), Wrong> {
+        let within = |value: u32, b: Bounds| (b.min..=b.max).contains(&u64::from(value));
+        if !within(self.size, SIZE) {
+            return Err("size is out of range");
+        }
+        if !within(self.depth, DEPTH) {
+            return Err("depth is out of range");
+        }
+        if !within(self.connections, CONNECTIONS) {
+            return Err("connections is out of range");
+        }
+        if !self.op.runs_on(self.transport) {
+            return Err("the transport does not carry the operation: \
+                read, fetch_add and cmp_swap need rc; write, write_imm and write_ping rc or uc");
+        }
+        if self.op.is_atomic() && self.size != 8 {
+            return Err("fetch_add and cmp_swap need size 8");
+        }
+        if self.op.is_ping() && self.depth != 1 {
+            return Err("send_ping and write_ping need depth 1");
+        }
+        let slots = u64::from(self.slots().max(self.receives()));
+        if slots * self.stride() as u64 > CONNECTION_MEMORY {
+            return Err("size times depth needs more than 256 MiB per connection");
+        }
+        Ok(())
+    }
+
+    /// Payload slots at the initiator. Ping-pong has one operation outstanding, but signals only
+    /// now and then, so slots are busy for longer.
+    pub(crate) fn slots(&self) -> u32 {
+        if self.op.is_ping() {
+            PING_SLOTS
+        } else {
+            self.depth
+        }
+    }
+
+    /// Receives that the server keeps posted per connection, and that a client may count on
+    /// before it hears of more.
+    pub(crate) fn receives(&self) -> u32 {
+        if !self.op.takes_receive() {
+            0
+        } else if self.size > 1 << 14 {
+            (self.depth * 2).max(4)
+        } else {
+            (self.depth * 8).clamp(16, 512).max(self.depth * 2)
+        }
+    }
+
+    /// Bytes from one slot to the next in memory. With `verify`, payloads start at odd places.
+    pub(crate) fn stride(&self) -> usize {
+        let pad = if self.verify { ODD_OFFSETS } else { 0 };
+        (self.size as usize + pad).next_multiple_of(64)
+    }
+
+    /// Where in its slot the payload of operation `seq` starts: at odd places with `verify`, to
+    /// see what alignment does. Atomics stay aligned.
+    pub(crate) fn offset(&self, seq: u64) -> usize {
+        if self.verify && self.op == Op::WritePing {
+            // The ends poll one and the same byte.
+            ODD_OFFSETS - 2
+        } else if self.verify && !self.op.is_atomic() {
+            (seq % ODD_OFFSETS as u64) as usize * 7 % ODD_OFFSETS
+        } else {
+            0
+        }
+    }
+}
+
+/// Slots of a ping-pong end.
+pub(crate) const PING_SLOTS: u32 = 32;
+
+/// Payloads start at one of so many places with `verify`.
+const ODD_OFFSETS: usize = 61;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_takes_one_newline_and_refuses_the_rest() {
+        assert_eq!(text(b"abc\n"), Some("abc"));
+        assert_eq!(text(b"abc"), Some("abc"));
+        assert_eq!(text(b"\n"), None);
+        assert_eq!(text(b""), None);
+        assert_eq!(text(b"a\n\n"), None);
+        assert_eq!(text(b"a\0"), None);
+        assert_eq!(text(&[0xff, 0xfe]), None);
+    }
+
+    #[test]
+    fn numbers() {
+        let b = Bounds { min: 1, max: 100 };
+        assert_eq!(number("1", b), Ok(1));
+        assert_eq!(number("100", b), Ok(100));
+        assert_eq!(number("0", b), Err(Refusal::OutOfRange));
+        assert_eq!(number("101", b), Err(Refusal::OutOfRange));
+        assert_eq!(
+            number("99999999999999999999999", b),
+            Err(Refusal::OutOfRange)
+        );
+        for bad in ["", "-1", "+1", "1 ", " 1", "0x1", "1e3", "abc", "१"] {
+            assert_eq!(number(bad, b), Err(Refusal::Malformed), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn names_and_numbers_of_choices_go_both_ways() {
+        for op in Op::ALL {
+            assert_eq!(Op::parse(&op.to_string()), Some(*op));
+            assert_eq!(Op::from_wire(op.to_wire()), Some(*op));
+        }
+        for t in Transport::ALL {
+            assert_eq!(Transport::parse(&t.to_string()), Some(*t));
+            assert_eq!(Transport::from_wire(t.to_wire()), Some(*t));
+        }
+        assert_eq!(Op::from_wire(0), None);
+        assert_eq!(Op::from_wire(255), None);
+        assert_eq!(Op::parse("SEND"), None);
+    }
+
+    fn load() -> Load {
+        Load {
+            transport: Transport::Rc,
+            op: Op::Send,
+            size: 64,
+            depth: 1,
+            connections: 1,
+            verify: false,
+        }
+    }
+
+    #[test]
+    fn which_op_runs_where() {
+        let on = |t| Op::ALL.iter().filter(|op| op.runs_on(t)).count();
+        assert_eq!(on(Transport::Rc), 9);
+        assert_eq!(on(Transport::Uc), 6);
+        assert_eq!(on(Transport::Ud), 3);
+        for t in Transport::ALL {
+            for op in Op::ALL {
+                let l = Load {
+                    transport: *t,
+                    op: *op,
+                    size: 8,
+                    ..load()
+                };
+                assert_eq!(l.check().is_ok(), op.runs_on(*t));
+            }
+        }
+    }
+
+    #[test]
+    fn loads_that_make_no_sense() {
+        assert!(load().check().is_ok());
+        assert!(Load { size: 0, ..load() }.check().is_err());
+        assert!(Load {
+            size: (1 << 20) + 1,
+            ..load()
+        }
+        .check()
+        .is_err());
+        assert!(Load { depth: 0, ..load() }.check().is_err());
+        assert!(Load {
+            depth: 1025,
+            ..load()
+        }
+        .check()
+        .is_err());
+        assert!(Load {
+            connections: 0,
+            ..load()
+        }
+        .check()
+        .is_err());
+        assert!(Load {
+            connections: u32::MAX,
+            ..load()
+        }
+        .check()
+        .is_err());
+        assert!(Load {
+            op: Op::FetchAdd,
+            ..load()
+        }
+        .check()
+        .is_err());
+        assert!(Load {
+            op: Op::SendPing,
+            depth: 2,
+            ..load()
+        }
+        .check()
+        .is_err());
+        assert!(Load {
+            size: 1 << 20,
+            depth: 1024,
+            ..load()
+        }
+        .check()
+        .is_err());
+    }
+
+    #[test]
+    fn payloads_stay_in_their_slots() {
+        for size in [1, 7, 8, 64, 1000, 4096, 1 << 20] {
+            let l = Load {
+                size,
+                verify: true,
+                ..load()
+            };
+            for op in [Op::Send, Op::WritePing] {
+                let l = Load { op, ..l };
+                for seq in 0..200 {
+                    assert!(l.offset(seq) + size as usize <= l.stride());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn receives_cover_the_depth() {
+        for size in [1, 4096, 1 << 16, 1 << 20] {
+            for depth in [1, 2, 32, 128, 1024] {
+                let l = Load {
+                    size,
+                    depth,
+                    ..load()
+                };
+                assert!(l.receives() >= 2 * depth);
+            }
+        }
+    }
+}

@@ -1,0 +1,569 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The server: lets clients in, and serves each in a session of its own.
+
+use super::{
+    client::{ping_flag, ping_is_right, post_write_ping, send_numbered},
+    conn::Conn,
+    failure::{Because, Failure, Outcome},
+    params::{Completion, Op, Transport},
+    pattern::Pattern,
+    session::{CmNews, Mail, Session},
+    slots::{Found, Slot},
+    wire::{Message, QpAddress, Refused, Region, Verdict, Welcome},
+};
+use crate::{
+    kapi::time::MS,
+    verbs::{CmId, ConnParam, Wc, WcStatus},
+};
+use kernel::prelude::*;
+
+/// How long what an unreliable transport may have lost is waited for, ns.
+const GRACE: u64 = 50 * MS;
+/// How far ahead of the expected message an unreliable transport's next one is looked for.
+const MAX_GAP: u64 = 1024;
+
+/// What the server counts of a connection.
+struct Lane {
+    ready: bool,
+    /// Messages that arrived.
+    received: u64,
+    /// Messages that did not, as far as known.
+    lost: u64,
+    miscompares: u64,
+    /// What the client was told of [`Lane::received`] and [`Lane::lost`].
+    credited: u64,
+    /// Number of the message that is expected next.
+    expected: u64,
+    /// When the last message or ping came, ns.
+    last: u64,
+    /// The client's last word, and since when, ns.
+    finish: Option<(u64, u64, u64)>,
+    finished: bool,
+    /// The QP of UC and UD is connected.
+    connected: bool,
+}
+
+/// The server of one session.
+pub(crate) struct Server {
+    lanes: KVec<Lane>,
+    gone: bool,
+}
+
+impl Server {
+    /// Serves the client whose connect request `id` came from. Makes the control connection and
+    /// accepts, or refuses. Sleeps.
+    pub(crate) fn new(
+        session: &mut Session,
+        id: CmId,
+        peer_timeout_ms: u32,
+        token: u64,
+    ) -> Outcome<Self> {
+        if let Err((failure, id)) = session.make_control(id) {
+            let refused = Refused::Resources.encode();
+            // Without the id the CM refuses when it is destroyed.
+            let _ = id.map(|id| id.reject(&refused));
+            return Err(failure);
+        }
+        let welcome = Welcome {
+            token,
+            timeout_ms: session.settings.timeout_ms,
+        };
+        let control = session.control()?;
+        control.set_peer_timeout(peer_timeout_ms);
+        let param = ConnParam {
+            private_data: &welcome.encode(),
+            responder_resources: 0,
+            initiator_depth: 0,
+        };
+        control.id.accept(&param).because("accepting")?;
+        Ok(Self {
+            lanes: KVec::new(),
+            gone: false,
+        })
+    }
+
+    pub(crate) fn mail(&mut self, session: &mut Session, mail: Mail) -> Outcome {
+        match mail {
+            Mail::Data(connection, id) => self.data_request(session, connection, id),
+            Mail::Cm(None, CmNews::Established(_)) => {
+                let now = session.now;
+                session.control()?.heard(now);
+                Ok(())
+            }
+            Mail::Cm(Some(connection), CmNews::Established(_)) => self.begin(session, connection),
+            Mail::Cm(_, CmNews::Failed(failure)) => Err(failure),
+            Mail::Cm(_, CmNews::Disconnected) => {
+                self.gone = true;
+                if self.is_over(session) {
+                    return Ok(());
+                }
+                Err(Failure::new(
+                    ECONNRESET,
+                    fmt!("the client ended the connection before it was finished"),
+                ))
+            }
+            Mail::Cm(_, CmNews::AddrResolved | CmNews::RouteResolved) => Ok(()),
+        }
+    }
+
+    /// A client wants an RC data connection.
+    fn data_request(&mut self, session: &mut Session, connection: u32, id: CmId) -> Outcome {
+        if !self.may_open(session, connection) || session.load.transport != Transport::Rc {
+            let _ = id.reject(&Refused::NoSession.encode());
+            return Ok(());
+        }
+        self.add_lane(session)?;
+        let caps = session.fabric.as_ref().ok_or(ENOTCONN)?.pd.device().caps();
+        let depth = session.load.depth.min(caps.max_qp_rd_atom).min(128) as u8;
+        let conn = session.make_conn(Some(id))?;
+        let param = ConnParam {
+            private_data: &[],
+            responder_resources: depth,
+            initiator_depth: 0,
+        };
+        let id = conn.id.as_ref().ok_or(ENOTCONN)?;
+        id.accept(&param).because("accepting a data connection")
+    }
+
+    /// Whether the client may open that connection now: the next one, and the one before is ready.
+    fn may_open(&self, session: &Session, connection: u32) -> bool {
+        connection as usize == self.lanes.len()
+            && connection < session.load.connections
+            && self.lanes.last().is_none_or(|lane| lane.ready)
+    }
+
+    fn add_lane(&mut self, session: &Session) -> Outcome {
+        let lane = Lane {
+            ready: false,
+            received: 0,
+            lost: 0,
+            miscompares: 0,
+            credited: 0,
+            expected: 0,
+            last: session.now,
+            finish: None,
+            finished: false,
+            connected: false,
+        };
+        Ok(self.lanes.push(lane, GFP_KERNEL)?)
+    }
+
+    /// A data connection is up: register memory, then say that it can be used.
+    fn begin(&mut self, session: &mut Session, connection: u32) -> Outcome {
+        let lane = self.lanes.get_mut(connection as usize).ok_or(EINVAL)?;
+        lane.connected = true;
+        if !session.expose(connection)? {
+            self.ready(session, connection)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn registered(
+        &mut self,
+        session: &mut Session,
+        connection: u32,
+        region: Region,
+    ) -> Outcome {
+        session.send(connection, Message::Region(region))?;
+        if !session.expose(connection)? {
+            self.ready(session, connection)?;
+        }
+        Ok(())
+    }
+
+    /// Says that a connection can be used, when both know the memory that they need.
+    fn ready(&mut self, session: &mut Session, connection: u32) -> Outcome {
+        let exposed = super::conn::exposed_slots(&session.load, false);
+        let conn = session.conns.get(connection as usize).ok_or(EINVAL)?;
+        let lane = self.lanes.get_mut(connection as usize).ok_or(EINVAL)?;
+        let told = conn.exposed.slots(exposed) == exposed;
+        if lane.ready || !lane.connected || !told || !conn.remote.complete() {
+            return Ok(());
+        }
+        lane.ready = true;
+        session.send(connection, Message::Ready)
+    }
+
+    pub(crate) fn message(
+        &mut self,
+        session: &mut Session,
+        connection: u32,
+        message: Message,
+    ) -> Outcome {
+        let load = session.load;
+        if let Message::Open(peer) = message {
+            return self.open(session, connection, peer);
+        }
+        let now = session.now;
+        let Some(lane) = self.lanes.get_mut(connection as usize) else {
+            return Err(session.lie(connection, "there is no such connection"));
+        };
+        match message {
+            Message::Region(region) if !lane.ready => {
+                let conn = &mut session.conns[connection as usize];
+                let added = conn.remote.add(region, &load);
+                added.map_err(|_| session.lie(connection, "a region that does not fit"))?;
+                self.ready(session, connection)
+            }
+            Message::Sync { sent } if lane.ready && load.op.takes_receive() => {
+                let seen = lane.received + lane.lost;
+                if sent < seen {
+                    return Err(session.lie(connection, "fewer messages sent than came"));
+                }
+                if load.transport != Transport::Rc {
+                    lane.lost += sent - seen;
+                }
+                lane.credited = lane.received + lane.lost;
+                let received = lane.credited;
+                session.send(connection, Message::Credit { received })
+            }
+            Message::Check { seq, slot } if lane.ready && load.verify => {
+                if !matches!(load.op, Op::Write | Op::WriteImm) || slot >= load.depth {
+                    return Err(session.lie(connection, "a check of no slot"));
+                }
+                let verdict = check(&session.conns[connection as usize], session, seq, slot)?;
+                let stats = &session.stats;
+                match verdict {
+                    Verdict::Good => {}
+                    Verdict::Wrong => stats.miscompares.add(1),
+                    Verdict::Lost => stats.lost.add(1),
+                }
+                session.send(connection, Message::Checked { seq, verdict })
+            }
+            Message::Finish { ops, sent } if lane.ready && lane.finish.is_none() => {
+                lane.finish = Some((ops, sent, now));
+                self.answer_finish(session, connection as usize)
+            }
+            _ => Err(session.lie(connection, "a message that does not belong here")),
+        }
+    }
+
+    /// A client's UC or UD QP.
+    fn open(&mut self, session: &mut Session, connection: u32, peer: QpAddress) -> Outcome {
+        if !self.may_open(session, connection) || session.load.transport == Transport::Rc {
+            return Err(session.lie(connection, "it cannot be opened now"));
+        }
+        let load = session.load;
+        self.add_lane(session)?;
+        let path = session.control()?.id.path().because("the path")?;
+        if load.transport == Transport::Ud && load.size > path.mtu() {
+            return Err(session.lie(connection, "UD messages beyond the path MTU"));
+        }
+        let conn = session.make_conn(None)?;
+        conn.connect(&load, false, &path, peer)?;
+        let address = conn.address();
+        session.send(connection, Message::Opened(address))?;
+        self.begin(session, connection)
+    }
+
+    /// A work request of a connection completed.
+    pub(crate) fn completed(
+        &mut self,
+        session: &mut Session,
+        index: usize,
+        wc: &mut Wc,
+    ) -> Outcome {
+        let conn = &mut session.conns[index];
+        if !wc.route().recv {
+            while let Some(done) = conn.qp.take_send(wc) {
+                let status = done.status;
+                let slot = done.token;
+                conn.free.push(slot, GFP_KERNEL)?;
+                if status != WcStatus::Success {
+                    return self.broke(session, index, status);
+                }
+            }
+            return Ok(());
+        }
+        let load = session.load;
+        let imm = wc.imm();
+        let len = conn.payload_len(&load, wc);
+        let Some(done) = conn.qp.take_recv(wc) else {
+            return Ok(());
+        };
+        let status = done.status;
+        let slot = done.token;
+        if status != WcStatus::Success {
+            return self.broke(session, index, status);
+        }
+        self.arrived(session, index, slot, len, imm)
+    }
+
+    /// A client that is done closes its QPs while receives are still posted here.
+    fn broke(&mut self, session: &mut Session, index: usize, status: WcStatus) -> Outcome {
+        if status == WcStatus::Flushed && self.lanes.get(index).is_some_and(|lane| lane.finished) {
+            return Ok(());
+        }
+        session.stats.errors.add(1);
+        Err(session.conns[index].broken(status))
+    }
+
+    /// A message arrived in `slot`.
+    fn arrived(
+        &mut self,
+        session: &mut Session,
+        index: usize,
+        slot: KBox<Slot>,
+        len: usize,
+        imm: Option<u32>,
+    ) -> Outcome {
+        let load = session.load;
+        let now = session.now;
+        let lane = &mut self.lanes[index];
+        let with_imm = match load.op {
+            Op::SendImm | Op::WriteImm => true,
+            Op::SendPing => load.transport != Transport::Rc,
+            _ => false,
+        };
+        let expected_len = match load.op {
+            Op::WriteImm => len,
+            _ => load.size as usize,
+        };
+        if len != expected_len || imm.is_some() != with_imm {
+            return Err(session.lie(index as u32, "a data message of another kind or length"));
+        }
+        lane.received += 1;
+        lane.last = now;
+        session.control()?.heard(now);
+        let seq = match imm {
+            // What came with it tells which one it is, as far as 32 bits go.
+            Some(imm) if load.transport != Transport::Rc => {
+                lane.expected + u64::from(imm.wrapping_sub(lane.expected as u32))
+            }
+            _ => lane.expected,
+        };
+        let mut good = imm.is_none_or(|imm| imm == seq as u32);
+        let mut next = seq + 1;
+        if load.verify && load.op != Op::WriteImm {
+            match find(&slot, &load, index as u32, seq, len, imm.is_none())? {
+                Some(found) => next = found + 1,
+                None => good = false,
+            }
+        }
+        if next.saturating_sub(lane.expected) <= MAX_GAP {
+            lane.expected = next;
+        }
+        if !good {
+            lane.miscompares += 1;
+            session.stats.miscompares.add(1);
+        }
+        session.stats.seen(1, u64::from(load.size), now);
+
+        let conn = &mut session.conns[index];
+        conn.post_receive(slot)?;
+        if load.op == Op::SendPing {
+            let mut answer = conn.free.pop().ok_or(EAGAIN).because("answer to a ping")?;
+            answer.seq = next - 1;
+            if load.verify {
+                let offset = load.offset(answer.seq);
+                let pattern = Pattern::new(index as u32, answer.seq, true);
+                answer.fill(offset, load.size as usize, pattern)?;
+            }
+            send_numbered(conn, answer, &load)?;
+            conn.qp.flush().because("answer to a ping")?;
+            // The answer is credit enough; but the client is told at times what was lost.
+        }
+        Ok(())
+    }
+
+    /// Posts receives again, tells of credit, looks for WRITE pings.
+    pub(crate) fn work(&mut self, session: &mut Session) -> Outcome {
+        let load = session.load;
+        let now = session.now;
+        if load.op == Op::WritePing {
+            for index in 0..self.lanes.len() {
+                self.write_ping(session, index)?;
+            }
+            return Ok(());
+        }
+        if !session.moved || !load.op.takes_receive() {
+            return Ok(());
+        }
+        let quarter = u64::from(load.receives() / 4).max(1);
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let conn = &mut session.conns[index];
+            conn.qp.flush_recv().because("receives")?;
+            let seen = lane.received + lane.lost;
+            if seen - lane.credited >= quarter && lane.finish.is_none() {
+                let control = session.control.as_mut().ok_or(ENOTCONN)?;
+                if control.has_room() {
+                    lane.credited = seen;
+                    control.send(index as u32, Message::Credit { received: seen }, now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a WRITE ping that has come.
+    fn write_ping(&mut self, session: &mut Session, index: usize) -> Outcome {
+        let load = session.load;
+        let lane = &mut self.lanes[index];
+        if !lane.ready || lane.finish.is_some() {
+            return Ok(());
+        }
+        let conn = &mut session.conns[index];
+        let flag_at = load.offset(0) + load.size as usize - 1;
+        if conn.exposed.peek(0, flag_at)? != ping_flag(lane.expected) {
+            return Ok(());
+        }
+        let seq = lane.expected;
+        let Some(mut slot) = conn.free.pop() else {
+            return Ok(());
+        };
+        lane.expected += 1;
+        lane.received += 1;
+        session.moved = true;
+        if load.verify && !ping_is_right(conn, &load, seq, false)? {
+            lane.miscompares += 1;
+            session.stats.miscompares.add(1);
+        }
+        slot.seq = seq;
+        post_write_ping(conn, slot, &load, true)?;
+        session.now = crate::kapi::time::now_ns();
+        lane.last = session.now;
+        session.stats.seen(1, u64::from(load.size), session.now);
+        Ok(())
+    }
+
+    pub(crate) fn tick(&mut self, session: &mut Session) -> Outcome {
+        let load = session.load;
+        let now = session.now;
+        for index in 0..self.lanes.len() {
+            self.answer_finish(session, index)?;
+            let lane = &mut self.lanes[index];
+            // The answer to a WRITE ping on UC may be lost: give it again now and then.
+            if load.op == Op::WritePing
+                && load.transport != Transport::Rc
+                && lane.finish.is_none()
+                && lane.received > 0
+                && now.saturating_sub(lane.last) > GRACE
+            {
+                let conn = &mut session.conns[index];
+                if let Some(mut slot) = conn.free.pop() {
+                    slot.seq = lane.expected - 1;
+                    lane.last = now;
+                    post_write_ping(conn, slot, &load, true)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers the client's last word when nothing more is to come.
+    fn answer_finish(&mut self, session: &mut Session, index: usize) -> Outcome {
+        let load = session.load;
+        let now = session.now;
+        let lane = &mut self.lanes[index];
+        let Some((ops, sent, since)) = lane.finish.filter(|_| !lane.finished) else {
+            return Ok(());
+        };
+        let control = session.control.as_mut().ok_or(ENOTCONN)?;
+        if !control.has_room() {
+            return Ok(());
+        }
+        if load.op.takes_receive() {
+            let reliable = load.transport == Transport::Rc;
+            if lane.received < sent && (reliable || now.saturating_sub(since) < GRACE) {
+                return Ok(());
+            }
+            lane.lost = sent.saturating_sub(lane.received);
+            session.stats.lost.add(lane.lost);
+        } else if load.op != Op::WritePing {
+            session
+                .stats
+                .seen(ops, ops.saturating_mul(u64::from(load.size)), now);
+        }
+        let value = match load.op.is_atomic() {
+            true => session.conns[index].exposed.word()?,
+            false => 0,
+        };
+        let finished = Message::Finished {
+            received: lane.received,
+            miscompares: lane.miscompares,
+            lost: match load.op.is_ping() {
+                // The client has counted the pings that it gave up.
+                true => 0,
+                false => lane.lost,
+            },
+            value,
+        };
+        lane.finished = true;
+        control.send(index as u32, finished, now)
+    }
+
+    pub(crate) fn next_tick(&self, session: &Session) -> u64 {
+        let waiting = self
+            .lanes
+            .iter()
+            .any(|lane| lane.finish.is_some() && !lane.finished);
+        if waiting || (session.load.op == Op::WritePing && !self.lanes.is_empty()) {
+            GRACE / 8
+        } else {
+            1000 * MS
+        }
+    }
+
+    pub(crate) fn polls(&self, session: &Session) -> bool {
+        self.lanes.iter().any(|lane| lane.ready && !lane.finished)
+            && (session.settings.completion == Completion::Busy || session.load.op == Op::WritePing)
+    }
+
+    pub(crate) fn is_done(&self, session: &Session) -> bool {
+        self.gone && self.is_over(session)
+    }
+
+    /// Whether every connection has been finished.
+    fn is_over(&self, session: &Session) -> bool {
+        self.lanes.len() == session.load.connections as usize
+            && self.lanes.iter().all(|lane| lane.finished)
+    }
+}
+
+/// Looks at the payload that a WRITE put into a slot.
+fn check(conn: &Conn, session: &Session, seq: u64, slot: u32) -> Outcome<Verdict> {
+    let load = session.load;
+    let offset = load.offset(seq);
+    let size = load.size as usize;
+    let pattern = Pattern::new(conn.index, seq, false);
+    let found = conn.exposed.compare(slot, offset, size, pattern)?;
+    if load.transport == Transport::Rc {
+        return Ok(if found == Found::All {
+            Verdict::Good
+        } else {
+            Verdict::Wrong
+        });
+    }
+    // So that the next payload's absence shows.
+    conn.exposed.clear(slot, 0, load.stride())?;
+    Ok(match found {
+        Found::All => Verdict::Good,
+        Found::Start => Verdict::Lost,
+        Found::Other => Verdict::Wrong,
+    })
+}
+
+/// Which message is in `slot`: the one that is expected, or, where some may have been lost, one of
+/// the next.
+fn find(
+    slot: &Slot,
+    load: &super::params::Load,
+    connection: u32,
+    expected: u64,
+    len: usize,
+    search: bool,
+) -> Outcome<Option<u64>> {
+    let gap = match load.transport {
+        Transport::Rc => 0,
+        _ if !search => 0,
+        _ => MAX_GAP,
+    };
+    let at = Conn::payload_at(load);
+    for seq in expected..=expected + gap {
+        if slot.holds(at, len, Pattern::new(connection, seq, false))? {
+            return Ok(Some(seq));
+        }
+    }
+    Ok(None)
+}

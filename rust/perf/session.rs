@@ -1,0 +1,747 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A session: the thread that owns both kinds of connections to one peer, and its loop.
+//!
+//! # The loop
+//!
+//! Poll the CQs and act on each completion; take what others put into the mailbox; let the role
+//! ([`Role`]) make new work; ring the doorbells. When nothing moved, a session that polls (`busy`)
+//! gives the CPU to whoever wants it and looks again, and one that does not arms the CQs, looks
+//! once more, and sleeps until somebody raises its event: a CQ, the CM, a device's removal, or
+//! whoever wants it to stop. Timers are looked at about once a millisecond.
+
+use super::{
+    client::Client,
+    conn::Conn,
+    control::{Arrival, Control},
+    failure::{Because, Failure, Outcome},
+    params::{Completion, Load},
+    server::Server,
+    stats::Stats,
+    wire::{Message, Refused},
+};
+use crate::{
+    kapi::{
+        event::Event,
+        sched,
+        time::{now_ns, MS},
+    },
+    verbs::{self, cm, cq, device, Cq, Device, Pd, Wc},
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    processor::cpu_relax,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, Mutex,
+    },
+};
+
+/// Completions that are taken at a time.
+const BUDGET: usize = 32;
+/// Rounds without progress of a polling session between looks at the clock.
+const IDLE_ROUNDS: u32 = 64;
+/// How long an orderly end may take, ns.
+const DRAIN: u64 = 2_000 * MS;
+
+/// What the CM has to say, copied out of its callback.
+pub(crate) enum CmNews {
+    AddrResolved,
+    RouteResolved,
+    /// With the private data of the accept.
+    Established(KVec<u8>),
+    /// In words already.
+    Failed(Failure),
+    Disconnected,
+}
+
+/// What others put into a session's mailbox.
+pub(crate) enum Mail {
+    /// Something happened to the control connection (`None`) or a data connection.
+    Cm(Option<u32>, CmNews),
+    /// A peer's connect request for data connection `.0` of a server's session.
+    Data(u32, verbs::CmId),
+}
+
+struct Letters {
+    mail: KVec<Mail>,
+    /// Nobody will take anything out any more.
+    closed: bool,
+}
+
+/// How others reach a session.
+#[pin_data]
+pub(crate) struct Mailbox {
+    #[pin]
+    event: Event,
+    #[pin]
+    mail: Mutex<Letters>,
+    filled: Atomic<bool>,
+    stop: Atomic<bool>,
+    cq_failed: Atomic<bool>,
+    overflowed: Atomic<bool>,
+}
+
+impl Mailbox {
+    /// An empty one.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                event <- Event::new(),
+                mail <- new_mutex!(Letters { mail: KVec::new(), closed: false }),
+                filled: Atomic::new(false),
+                stop: Atomic::new(false),
+                cq_failed: Atomic::new(false),
+                overflowed: Atomic::new(false),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Puts mail in. Sleeps. Without memory for it the session ends.
+    pub(crate) fn put(&self, mail: Mail) {
+        let mut letters = self.mail.lock();
+        if letters.closed {
+            // What it holds goes outside of the lock.
+            drop(letters);
+            return drop(mail);
+        }
+        // Bounded by what the CM sends about connections that exist.
+        if letters.mail.push(mail, GFP_KERNEL).is_err() {
+            self.overflowed.store(true, Relaxed);
+        }
+        drop(letters);
+        self.filled.store(true, Relaxed);
+        self.event.raise();
+    }
+
+    /// Takes nothing more, and drops what is in it: a connection in the mail refers back to the
+    /// mailbox. To be called when the session is over.
+    pub(crate) fn close(&self) {
+        let mut letters = self.mail.lock();
+        letters.closed = true;
+        let mail = core::mem::take(&mut letters.mail);
+        drop(letters);
+        drop(mail);
+    }
+
+    /// Asks the session to end.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Relaxed);
+        self.event.raise();
+    }
+}
+
+impl cq::Handler for Mailbox {
+    fn kick(&self) {
+        self.event.raise();
+    }
+
+    fn failed(&self) {
+        self.cq_failed.store(true, Relaxed);
+        self.event.raise();
+    }
+}
+
+impl device::Watch for Mailbox {
+    fn removing(&self, _device: &Device) {
+        // The session looks for itself whether it is its device.
+        self.event.raise();
+    }
+}
+
+/// The CM's handler of a session's connections.
+pub(crate) struct CmMail {
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// Which data connection it is; `None` for the control connection.
+    pub(crate) connection: Option<u32>,
+}
+
+impl cm::Handler for CmMail {
+    fn event(&self, event: cm::Event<'_>) {
+        let failed = |code, text| CmNews::Failed(Failure::new(code, text));
+        let news = match event {
+            cm::Event::AddrResolved => CmNews::AddrResolved,
+            cm::Event::RouteResolved => CmNews::RouteResolved,
+            cm::Event::Established(data) => {
+                let mut copy = KVec::new();
+                match copy.extend_from_slice(data, GFP_KERNEL) {
+                    Ok(()) => CmNews::Established(copy),
+                    Err(e) => CmNews::Failed(e.into()),
+                }
+            }
+            cm::Event::AddrError(e) => failed(
+                e,
+                fmt!(
+                    "the address cannot be resolved to an RDMA device: error {}",
+                    e.to_errno()
+                ),
+            ),
+            cm::Event::RouteError(e) => failed(e, fmt!("no route: error {}", e.to_errno())),
+            cm::Event::ConnectError(e) => failed(e, fmt!("connecting: error {}", e.to_errno())),
+            cm::Event::Unreachable(e) => failed(
+                EHOSTUNREACH,
+                fmt!("the peer does not answer: error {}", e.to_errno()),
+            ),
+            cm::Event::Rejected(reason, data) => match Refused::decode(data) {
+                Ok(refused) => failed(ECONNREFUSED, fmt!("refused: {}", refused.as_str())),
+                Err(_) => failed(ECONNREFUSED, fmt!("refused: {reason}")),
+            },
+            cm::Event::Disconnected => CmNews::Disconnected,
+            cm::Event::DeviceRemoval => failed(ENODEV, fmt!("the device is being removed")),
+            cm::Event::AddrChange => failed(
+                EADDRNOTAVAIL,
+                fmt!("the address moved to another interface"),
+            ),
+            cm::Event::TimewaitExit => return,
+        };
+        self.mailbox.put(Mail::Cm(self.connection, news));
+    }
+}
+
+/// What the end that runs a session wants of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    /// Silence of the peer that ends the session, ms.
+    pub(crate) timeout_ms: u32,
+    /// How completions are waited for.
+    pub(crate) completion: Completion,
+    /// SGEs per operation.
+    pub(crate) sges: u32,
+}
+
+/// What differs between client and server.
+pub(crate) enum Role {
+    Client(Client),
+    Server(Server),
+}
+
+/// Everything of a session but its role. Fields are dropped in order: connections before CQs.
+pub(crate) struct Session {
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) load: Load,
+    pub(crate) settings: Settings,
+    pub(crate) is_client: bool,
+    /// Time of the current round, ns.
+    pub(crate) now: u64,
+    /// Set when a round did something.
+    pub(crate) moved: bool,
+    /// Data connections by number.
+    pub(crate) conns: KVec<Conn>,
+    /// Key of each data QP, and the connection's number; ascending, as keys are.
+    keys: KVec<(u32, u32)>,
+    /// Room for the completions of one poll.
+    wcs: KVec<Wc>,
+    pub(crate) control: Option<Control>,
+    pub(crate) fabric: Option<Fabric>,
+    #[allow(dead_code)]
+    watching: device::Watching,
+}
+
+/// What a session has of the device.
+pub(crate) struct Fabric {
+    pub(crate) pd: Arc<Pd>,
+    cqs: KVec<Arc<Cq>>,
+}
+
+impl Fabric {
+    fn new(device: &Arc<Device>) -> Result<Self> {
+        Ok(Self {
+            pd: Pd::new(device)?,
+            cqs: KVec::new(),
+        })
+    }
+
+    /// A CQ with room for `completions`; makes one for `expected` if need be. Sleeps.
+    pub(crate) fn cq(
+        &mut self,
+        completions: u32,
+        expected: u64,
+        mailbox: &Arc<Mailbox>,
+    ) -> Result<Arc<Cq>> {
+        if let Some(cq) = self.cqs.iter().find(|cq| cq.room() >= completions) {
+            return Ok(cq.clone());
+        }
+        let device = self.pd.device();
+        let max = u64::from(device.caps().max_cqe);
+        let entries = expected.max(u64::from(completions)).min(max) as u32;
+        let vector = self.cqs.len() as u32;
+        let cq = Cq::new(device, entries, vector, mailbox.clone())?;
+        self.cqs.push(cq.clone(), GFP_KERNEL)?;
+        Ok(cq)
+    }
+}
+
+impl Session {
+    /// A session without connections. Sleeps.
+    pub(crate) fn new(
+        mailbox: &Arc<Mailbox>,
+        stats: &Arc<Stats>,
+        load: Load,
+        settings: Settings,
+        is_client: bool,
+    ) -> Result<Self> {
+        Ok(Self {
+            mailbox: mailbox.clone(),
+            stats: stats.clone(),
+            load,
+            settings,
+            is_client,
+            now: now_ns(),
+            moved: false,
+            conns: KVec::new(),
+            keys: KVec::new(),
+            wcs: {
+                let mut wcs = KVec::with_capacity(BUDGET, GFP_KERNEL)?;
+                for _ in 0..BUDGET {
+                    wcs.push(Wc::EMPTY, GFP_KERNEL)?;
+                }
+                wcs
+            },
+            control: None,
+            fabric: None,
+            watching: device::watch(mailbox.clone())?,
+        })
+    }
+
+    /// Makes PD and control QP on a CM id that is bound to a device. On error the id comes back.
+    /// Sleeps.
+    pub(crate) fn make_control(
+        &mut self,
+        id: verbs::CmId,
+    ) -> core::result::Result<(), (Failure, Option<verbs::CmId>)> {
+        let made = (|| {
+            let device = id.device().because("the device")?;
+            self.check_device(&device)?;
+            let mut fabric = Fabric::new(&device).because("protection domain")?;
+            let completions = super::control::COMPLETIONS;
+            let each = super::conn::completions(&self.load, self.is_client);
+            let all = u64::from(completions) + u64::from(each) * u64::from(self.load.connections);
+            let cq = fabric
+                .cq(completions, all, &self.mailbox)
+                .because("completion queue")?;
+            Ok((fabric, cq))
+        })();
+        let (fabric, cq) = match made {
+            Ok(made) => made,
+            Err(failure) => return Err((failure, Some(id))),
+        };
+        let pd = fabric.pd.clone();
+        self.fabric = Some(fabric);
+        let control = Control::new(id, &pd, &cq, self.settings.timeout_ms, self.now);
+        self.control = Some(control.map_err(|failure| (failure, None))?);
+        Ok(())
+    }
+
+    /// Refuses what the device cannot do, in words.
+    fn check_device(&self, device: &Device) -> Outcome {
+        let caps = device.caps();
+        let name = device.name();
+        let name = name.as_str();
+        let op = self.load.op;
+        let kind = match op {
+            super::params::Op::Read => verbs::caps::Op::Read,
+            op if op.is_atomic() => verbs::caps::Op::Atomic,
+            _ => verbs::caps::Op::Send,
+        };
+        caps.check(kind)
+            .map_err(|e| Failure::new(e, fmt!("{name} has no {op}")))?;
+        if op.needs_region() {
+            let reg = caps.check(verbs::caps::Op::RegMr);
+            reg.map_err(|e| Failure::new(e, fmt!("{name} has no fast registration")))?;
+        }
+        if self.settings.sges > caps.max_sges(kind) {
+            let max = caps.max_sges(kind);
+            return Err(Failure::new(
+                E2BIG,
+                fmt!("sges: {name} has at most {max} for {op}"),
+            ));
+        }
+        let each = super::conn::completions(&self.load, self.is_client);
+        if each > caps.max_cqe || self.load.slots().max(self.load.receives()) > caps.max_qp_wr {
+            return Err(Failure::new(
+                E2BIG,
+                fmt!("depth: more than {name} can queue"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The control connection.
+    pub(crate) fn control(&mut self) -> Outcome<&mut Control> {
+        self.control.as_mut().ok_or_else(|| ENOTCONN.into())
+    }
+
+    /// Sends a control message about a connection.
+    pub(crate) fn send(&mut self, connection: u32, message: Message) -> Outcome {
+        let now = self.now;
+        self.control()?.send(connection, message, now)
+    }
+
+    /// Makes the next data connection. Sleeps.
+    pub(crate) fn make_conn(&mut self, id: Option<verbs::CmId>) -> Outcome<&mut Conn> {
+        let index = self.conns.len() as u32;
+        let port = self.control()?.id.port();
+        let each = super::conn::completions(&self.load, self.is_client);
+        let left = u64::from(each) * u64::from(self.load.connections - index);
+        let fabric = self.fabric.as_mut().ok_or(ENOTCONN)?;
+        let cq = fabric
+            .cq(each, left, &self.mailbox)
+            .because("completion queue")?;
+        let conn = Conn::new(
+            index,
+            &self.load,
+            self.is_client,
+            self.settings.sges,
+            &fabric.pd,
+            &cq,
+            id,
+            port,
+        )?;
+        self.keys.push((conn.qp.key(), index), GFP_KERNEL)?;
+        self.conns.push(conn, GFP_KERNEL)?;
+        self.conns.last_mut().ok_or_else(|| EINVAL.into())
+    }
+
+    /// Which data connection a key is of.
+    fn connection_of(&self, key: u32) -> Option<usize> {
+        let at = self.keys.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        Some(self.keys[at].1 as usize)
+    }
+
+    /// Runs until the role is done, something fails, or somebody says stop; then ends in order.
+    pub(crate) fn run(&mut self, role: &mut Role) -> Outcome {
+        let outcome = self.run_loop(role);
+        self.finish();
+        outcome
+    }
+
+    fn run_loop(&mut self, role: &mut Role) -> Outcome {
+        let mut idle = 0;
+        let mut next_tick = 0;
+        loop {
+            self.moved = false;
+            self.poll(role)?;
+            if self.mailbox.filled.xchg(false, Relaxed) {
+                self.take_mail(role)?;
+            }
+            if idle == 0 || idle >= IDLE_ROUNDS || self.moved {
+                self.now = now_ns();
+            }
+            role.work(self)?;
+            if self.now >= next_tick {
+                next_tick = self.now + MS;
+                self.tick(role)?;
+            }
+            if role.is_done(self) {
+                return Ok(());
+            }
+            if self.mailbox.stop.load(Relaxed) {
+                return Err(Failure::new(ECANCELED, fmt!("stopped")));
+            }
+            if self.moved {
+                idle = 1;
+                sched::yield_if_wanted();
+                continue;
+            }
+            idle = if idle >= IDLE_ROUNDS { 1 } else { idle + 1 };
+            if role.polls(self) {
+                sched::yield_if_wanted();
+                cpu_relax();
+            } else {
+                self.sleep(role);
+                idle = 0;
+            }
+        }
+    }
+
+    /// Sleeps until something happens or a timer is due, unless something has happened already.
+    fn sleep(&mut self, role: &Role) {
+        if let Some(fabric) = &self.fabric {
+            let mut missed = false;
+            for cq in fabric.cqs.iter() {
+                missed |= cq.arm();
+            }
+            if missed {
+                return;
+            }
+        }
+        self.now = now_ns();
+        let control = self
+            .control
+            .as_ref()
+            .map_or(1000 * MS, |c| c.next_tick(self.now));
+        let ns = control.min(role.next_tick(self));
+        self.mailbox.event.wait((ns / MS) as u32 + 1);
+    }
+
+    /// Takes completions and acts on them.
+    fn poll(&mut self, role: &mut Role) -> Outcome {
+        // Out of the session meanwhile, so that the roles can have the session.
+        let mut wcs = core::mem::take(&mut self.wcs);
+        let mut at = 0;
+        while let Some(cq) = self.fabric.as_ref().and_then(|fabric| fabric.cqs.get(at)) {
+            at += 1;
+            let wcs = cq.poll(&mut wcs).because("polling")?;
+            if wcs.is_empty() {
+                continue;
+            }
+            self.moved = true;
+            self.now = now_ns();
+            for wc in wcs {
+                self.dispatch(role, wc)?;
+            }
+        }
+        self.wcs = wcs;
+        Ok(())
+    }
+
+    fn dispatch(&mut self, role: &mut Role, wc: &mut Wc) -> Outcome {
+        let key = wc.route().key;
+        if let Some(index) = self.connection_of(key) {
+            return role.completed(self, index, wc);
+        }
+        let now = self.now;
+        let Some(control) = self.control.as_mut().filter(|c| c.key() == key) else {
+            return Ok(());
+        };
+        match control.completed(wc, now)? {
+            Some(arrival) => self.arrived(role, arrival),
+            None => Ok(()),
+        }
+    }
+
+    fn arrived(&mut self, role: &mut Role, arrival: Arrival) -> Outcome {
+        match arrival {
+            Arrival::Message(_, Message::Heartbeat) => Ok(()),
+            Arrival::Message(connection, message) => {
+                if connection as usize >= self.conns.len() && !matches!(message, Message::Open(_)) {
+                    return Err(self.lie(connection, "there is no such connection"));
+                }
+                role.message(self, connection, message)
+            }
+            Arrival::Registered(region, connection) => {
+                let slots = super::conn::exposed_slots(&self.load, self.is_client);
+                let load = self.load;
+                let conn = self.conns.get_mut(connection as usize).ok_or(EINVAL)?;
+                let told = conn.exposed.add(region, slots)?;
+                if load.verify && load.op == super::params::Op::Read {
+                    for slot in told.first..told.first + told.slots {
+                        let pattern = super::pattern::Pattern::new(connection, slot.into(), false);
+                        let offset = load.offset(slot.into());
+                        conn.exposed
+                            .fill(slot, offset, load.size as usize, pattern)?;
+                    }
+                }
+                role.registered(self, connection, told)
+            }
+        }
+    }
+
+    /// The failure that a message of the peer is which does not fit.
+    pub(crate) fn lie(&self, connection: u32, what: &str) -> Failure {
+        Failure::new(
+            EPROTO,
+            fmt!("bad message of the peer about connection {connection}: {what}"),
+        )
+    }
+
+    /// Begins to register the next piece of a connection's memory; `false` if all is registered.
+    pub(crate) fn expose(&mut self, connection: u32) -> Outcome<bool> {
+        let slots = super::conn::exposed_slots(&self.load, self.is_client);
+        let access = super::conn::exposed_access(self.load.op);
+        let stride = self.load.stride();
+        let conn = self.conns.get(connection as usize).ok_or(EINVAL)?;
+        let at = conn.exposed.pieces();
+        let pd = conn.qp.pd().clone();
+        let piece = super::slots::piece(&pd, slots, stride, at, access);
+        let Some(registration) = piece.because("memory for the peer")? else {
+            return Ok(false);
+        };
+        self.control()?.register(registration, connection)?;
+        Ok(true)
+    }
+
+    fn take_mail(&mut self, role: &mut Role) -> Outcome {
+        if self.mailbox.overflowed.load(Relaxed) {
+            return Err(Failure::new(
+                ENOMEM,
+                fmt!("out of memory for connection events"),
+            ));
+        }
+        let mail = core::mem::take(&mut self.mailbox.mail.lock().mail);
+        for mail in mail {
+            self.moved = true;
+            role.mail(self, mail)?;
+        }
+        Ok(())
+    }
+
+    /// What has to be looked at now and then.
+    fn tick(&mut self, role: &mut Role) -> Outcome {
+        if self.mailbox.cq_failed.load(Relaxed) {
+            return Err(Failure::new(EIO, fmt!("a completion queue failed")));
+        }
+        if let Some(fabric) = &self.fabric {
+            let device = fabric.pd.device();
+            if device.is_gone() {
+                let name = device.name();
+                let name = name.as_str();
+                return Err(Failure::new(
+                    ENODEV,
+                    fmt!("the device {name} is being removed"),
+                ));
+            }
+        }
+        if let Some(conn) = self.conns.iter().find(|conn| conn.qp.has_failed()) {
+            let index = conn.index;
+            return Err(Failure::new(
+                EIO,
+                fmt!("the device reported an error of connection {index}"),
+            ));
+        }
+        let now = self.now;
+        if let Some(control) = &mut self.control {
+            control.tick(now)?;
+        }
+        role.tick(self)
+    }
+
+    /// The orderly end: nothing new, all completions seen, the peer told.
+    fn finish(&mut self) {
+        for conn in self.conns.iter_mut() {
+            let _ = conn.qp.to_error();
+        }
+        if let Some(control) = &mut self.control {
+            // Tells the peer, and moves the QP to error.
+            let _ = control.id.disconnect();
+            control.begin_drain();
+        }
+        for conn in self.conns.iter_mut() {
+            if let Some(id) = &conn.id {
+                let _ = id.disconnect();
+            }
+        }
+        let deadline = now_ns() + DRAIN;
+        let mut wcs = [const { Wc::EMPTY }; BUDGET];
+        while self.outstanding() > 0 && now_ns() < deadline {
+            let mut seen = 0;
+            let cqs = self.fabric.as_ref().map_or(0, |fabric| fabric.cqs.len());
+            for at in 0..cqs {
+                let cq = self
+                    .fabric
+                    .as_ref()
+                    .and_then(|fabric| fabric.cqs.get(at))
+                    .cloned();
+                let polled = cq.as_ref().and_then(|cq| cq.poll(&mut wcs).ok());
+                for wc in polled.into_iter().flatten() {
+                    seen += 1;
+                    self.drain(wc);
+                }
+            }
+            if seen == 0 {
+                self.mailbox.event.wait(1);
+            }
+        }
+        let left = self.outstanding();
+        if left > 0 {
+            pr_warn!(
+                "perf: {left} work requests did not complete before their QPs were destroyed\n"
+            );
+        }
+        self.conns.clear();
+        self.control = None;
+        self.fabric = None;
+    }
+
+    fn outstanding(&self) -> u32 {
+        let control = self.control.as_ref().map_or(0, Control::outstanding);
+        let data: u32 = self.conns.iter().map(|conn| conn.qp.outstanding()).sum();
+        control + data
+    }
+
+    fn drain(&mut self, wc: &mut Wc) {
+        let key = wc.route().key;
+        if let Some(index) = self.connection_of(key) {
+            let qp = &mut self.conns[index].qp;
+            while qp.take_send(wc).is_some() {}
+            let _ = qp.take_recv(wc);
+        } else if let Some(control) = &mut self.control {
+            control.drain(wc);
+        }
+    }
+}
+
+impl Role {
+    fn work(&mut self, session: &mut Session) -> Outcome {
+        match self {
+            Role::Client(client) => client.work(session),
+            Role::Server(server) => server.work(session),
+        }
+    }
+
+    fn completed(&mut self, session: &mut Session, index: usize, wc: &mut Wc) -> Outcome {
+        match self {
+            Role::Client(client) => client.completed(session, index, wc),
+            Role::Server(server) => server.completed(session, index, wc),
+        }
+    }
+
+    fn message(&mut self, session: &mut Session, connection: u32, message: Message) -> Outcome {
+        match self {
+            Role::Client(client) => client.message(session, connection, message),
+            Role::Server(server) => server.message(session, connection, message),
+        }
+    }
+
+    fn registered(
+        &mut self,
+        session: &mut Session,
+        connection: u32,
+        region: super::wire::Region,
+    ) -> Outcome {
+        match self {
+            Role::Client(client) => client.registered(session, connection, region),
+            Role::Server(server) => server.registered(session, connection, region),
+        }
+    }
+
+    fn mail(&mut self, session: &mut Session, mail: Mail) -> Outcome {
+        match self {
+            Role::Client(client) => client.mail(session, mail),
+            Role::Server(server) => server.mail(session, mail),
+        }
+    }
+
+    fn tick(&mut self, session: &mut Session) -> Outcome {
+        match self {
+            Role::Client(client) => client.tick(session),
+            Role::Server(server) => server.tick(session),
+        }
+    }
+
+    /// Ns until its tick has something to do.
+    fn next_tick(&self, session: &Session) -> u64 {
+        match self {
+            Role::Client(client) => client.next_tick(session),
+            Role::Server(server) => server.next_tick(session),
+        }
+    }
+
+    /// Whether it polls instead of sleeping, now.
+    fn polls(&self, session: &Session) -> bool {
+        match self {
+            Role::Client(client) => client.polls(session),
+            Role::Server(server) => server.polls(session),
+        }
+    }
+
+    fn is_done(&self, session: &Session) -> bool {
+        match self {
+            Role::Client(client) => client.is_done(session),
+            Role::Server(server) => server.is_done(session),
+        }
+    }
+}

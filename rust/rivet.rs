@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Rivet: the RDMA data path for the Linux kernel, in Rust.
+//!
+//! # Floors
+//!
+//! ```text
+//! perf      a service: the in-kernel performance test        control   configfs
+//! verbs     safe Rust over ib_core and rdma_cm               kapi      other C interfaces
+//! sys       what bindgen makes of the C headers
+//! ```
+//!
+//! Each floor knows only those below it. `unsafe` stands in `sys`, `verbs` and `kapi`.
+
+use kernel::prelude::*;
+
+mod control;
+mod kapi;
+mod perf;
+mod sys;
+mod verbs;
+
+module! {
+    type: Rivet,
+    name: "rivet",
+    authors: ["The Rivet developers"],
+    description: "RDMA data path in Rust",
+    license: "GPL",
+}
+
+/// The loaded module. Fields are dropped in order: first what user space can reach.
+struct Rivet {
+    _control: control::Control,
+    _client: Pin<KBox<verbs::device::Registration>>,
+}
+
+impl kernel::Module for Rivet {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        let client = KBox::pin_init(verbs::device::register(), GFP_KERNEL)?;
+        Ok(Self {
+            _control: control::register()?,
+            _client: client,
+        })
+    }
+}
+
+impl Drop for Rivet {
+    fn drop(&mut self) {
+        let live = verbs::dma::live_mappings();
+        if live != 0 {
+            pr_err!("{live} DMA mappings were left\n");
+        }
+    }
+}
