@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# Rivet's entry points. "make help" lists them; the work is in scripts/ and
+# qemu/, and everything that is built goes to build/.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+KDIR ?=
+MO ?= $(CURDIR)/build/module
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z_-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
+	@echo
+	@echo "  KERNEL=VERSION     another kernel of the suite (run, check, shell, modules)"
+	@echo "  KDIR=DIR           modules, modules_install: a kernel tree of your own, with"
+	@echo "                     the host's compilers"
+	@echo "  ACCEL=kvm|tcg      how QEMU runs (else a short boot finds out)"
+	@echo "  DEBIAN_MIRROR=URL  another Debian mirror"
+	@echo "  XDG_CACHE_HOME=DIR where downloads and toolchain are kept (below rivet/)"
+
+.PHONY: run
+run: ## build all, boot the virtual machine, show the latency tables
+	@scripts/run
+
+.PHONY: check
+check: ## lint, unit tests, and the selftests in the virtual machine
+	@scripts/check
+
+.PHONY: shell
+shell: ## a shell in the virtual machine, with module and tools at hand
+	@scripts/build
+	@RIVET_KERNEL_SAID=1 qemu/vm shell
+
+.PHONY: modules
+modules: ## rivet.ko, in build/module
+	@scripts/$(if $(KDIR),build-kdir modules "$(KDIR)" "$(MO)",build modules)
+
+.PHONY: modules_install
+modules_install: ## install rivet.ko for the kernel of KDIR=
+	@scripts/build-kdir modules_install "$(KDIR)" "$(MO)"
+
+.PHONY: lint
+lint: ## rustfmt, clippy, checkpatch, shellcheck, licences, where unsafe is
+	@scripts/lint
+
+.PHONY: unit
+unit: ## tests of the pure logic, on the host
+	@scripts/unit
+
+.PHONY: doc
+doc: ## the crate's documentation, in build/doc
+	@scripts/doc
+
+.PHONY: clean
+clean: ## remove build/
+	@scripts/clean build
+
+.PHONY: clean-cache
+clean-cache: ## remove the downloads and the toolchain as well
+	@scripts/clean cache
