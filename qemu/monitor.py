@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Boots the virtual machine for one job and watches it.
+
+Runs inside the toolchain root. Three serial ports are files: the kernel's log
+(kept as NAME.console), what the job prints (shown, and kept as NAME.out) and
+its results (NAME.results). The exit status of the job comes on the second one,
+behind a token that only this run knows.
+
+Exit status: the job's; 1 when the job succeeded but the kernel complained;
+120 when the guest crashed or stopped answering with rivet in its trace, 121
+when without; 122 when a limit of time was reached without a trace of why.
+"""
+
+import argparse
+import json
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import cpio
+
+# What a healthy kernel does not print.
+TROUBLE = re.compile(
+    r"-\[ cut here \]-|WARNING: (?:CPU|.* at )|\bBUG: |\bOops: |general protection fault"
+    r"|rcu: INFO: .*stall|rcu_\w+ .*stall|INFO: task .* blocked for|INFO: task hung"
+    r"|refcount_t: |possible (?:circular|recursive) locking|KASAN: "
+    r"|scheduling while atomic|sleeping function called|soft lockup|hard LOCKUP"
+    r"|Kernel panic - |Fatal exception|suspicious RCU usage|inconsistent lock state"
+    r"|list_(?:add|del) corruption|double free|unable to handle|DMA-API: .* device driver"
+)
+PANIC = re.compile(r"Kernel panic - |Fatal exception|KVM internal error")
+# A line of a trace that names this module; the "Modules linked in" line of
+# every trace names it too and does not count.
+OURS = re.compile(r"\[rivet\]|Workqueue: .*rivet|Comm: rivet")
+
+JOB_FAILED = 1
+CRASH_OURS, CRASH_ELSEWHERE, TIMED_OUT = 120, 121, 122
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class Tail:
+    """What was appended to a file since the last look."""
+
+    def __init__(self, path):
+        open(path, "wb").close()
+        self.file = open(path, "rb")
+
+    def read(self):
+        return self.file.read()
+
+
+class Machine:
+    def __init__(self, args):
+        self.args = args
+        self.token = "rivet-" + secrets.token_hex(8)
+        self.dir = os.path.join(args.build, "vm", args.name)
+        shutil.rmtree(self.dir, ignore_errors=True)
+        os.makedirs(self.dir)
+        self.logs = os.path.join(args.build, "logs")
+        self.process = None
+
+    def log(self, kind):
+        return os.path.join(self.logs, f"{self.args.name}.{kind}")
+
+    # ---- what goes in ------------------------------------------------------
+
+    def run_env(self):
+        """The guest's orders, as a shell file."""
+        args = self.args
+        values = dict(pair.split("=", 1) for pair in args.env)
+        values["RIVET_VM"] = self.describe()
+        values["RIVET_ICOUNT"] = "1" if args.icount else ""
+        lines = [f"export {key}={shlex.quote(value)}" for key, value in values.items()]
+        lines.append(f"TOKEN={self.token}")
+        lines.append(f"MODE={args.mode}")
+        lines.append("JOB=(" + " ".join(map(shlex.quote, args.job)) + ")")
+        if args.mode == "shell":
+            size = shutil.get_terminal_size()
+            lines.append(f"GUEST_ROWS={size.lines} GUEST_COLS={size.columns}")
+            lines.append(f"GUEST_TERM={shlex.quote(os.environ.get('TERM', 'linux'))}")
+        return "\n".join(lines) + "\n"
+
+    def write_initrd(self):
+        """The cached base, and behind it all that this checkout adds."""
+        args = self.args
+        path = os.path.join(self.dir, "initrd")
+        with open(path, "wb") as out:
+            with open(args.base, "rb") as base:
+                shutil.copyfileobj(base, out, 1 << 20)
+            archive = cpio.Writer(out)
+            archive.file("init", os.path.join(args.top, "qemu/init"))
+            archive.file("rivet/lib.sh", os.path.join(args.top, "qemu/guest/lib.sh"))
+            archive.tree("rivet/guest", os.path.join(args.top, "qemu/guest"))
+            for folder in ("selftests", "bench"):
+                if os.path.isdir(os.path.join(args.top, folder)):
+                    archive.tree(f"rivet/{folder}", os.path.join(args.top, folder))
+            programs = os.path.join(args.build, "bin")
+            if os.path.isdir(programs):
+                archive.tree("rivet/bin", programs)
+            for module in args.module:
+                archive.file(f"rivet/{os.path.basename(module)}", module)
+            archive.data("rivet/run.env", self.run_env().encode())
+            archive.end()
+        return path
+
+    def qemu_version(self):
+        return subprocess.run(
+            ["qemu-system-x86_64", "--version"], capture_output=True, text=True, check=True
+        ).stdout.split()[3]
+
+    def accelerator(self):
+        if self.args.accel == "kvm":
+            return "KVM"
+        if self.args.icount:
+            return "TCG counting instructions (icount)"
+        return "TCG multi-thread"
+
+    def describe(self):
+        args = self.args
+        return (
+            f"QEMU {self.qemu_version()} -cpu {args.cpu}, {self.accelerator()}, "
+            f"{args.smp} vCPU, {args.mem} MiB, kernel {args.version}"
+        )
+
+    def command(self, initrd):
+        args = self.args
+        if args.accel == "kvm":
+            accel = ["-accel", "kvm"]
+        elif args.icount:
+            accel = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]
+        else:
+            accel = ["-accel", "tcg,thread=multi"]
+        append = ["console=ttyS0,115200", "panic=-1", "oops=panic", "tsc=reliable"]
+        append += ["panic_sys_info=all_bt,blocked_tasks", "rdinit=/init"]
+        command = ["qemu-system-x86_64", "-name", f"rivet-{args.name}", "-nodefaults"]
+        command += ["-no-user-config", "-display", "none", "-no-reboot"]
+        command += ["-machine", "q35", *accel, "-cpu", args.cpu]
+        command += ["-smp", str(args.smp), "-m", str(args.mem)]
+        command += ["-kernel", args.kernel, "-initrd", initrd]
+        if args.mode == "shell":
+            append += ["loglevel=4"]
+            command += ["-chardev", f"stdio,id=tty,mux=on,signal=off,logfile={self.log('console')}"]
+            command += ["-serial", "chardev:tty", "-mon", "chardev=tty"]
+            command += ["-drive", f"file={args.disk},format=raw,if=none,id=root,readonly=on"]
+            command += ["-device", "virtio-blk-pci,drive=root"]
+        else:
+            append += ["ignore_loglevel" if args.verbose_kernel else "loglevel=7"]
+            # A line of its own for each port: the ISA ones would share them.
+            for port, (name, irq) in enumerate((("console", 4), ("out", 3), ("results", 10))):
+                command += ["-chardev", f"file,id={name},path={self.path(name)}"]
+                command += ["-device", f"isa-serial,chardev={name},index={port},irq={irq}"]
+            command += ["-qmp", f"unix:{self.dir}/qmp,server=on,wait=off"]
+        command += ["-append", " ".join(append + args.append)]
+        return command
+
+    def path(self, port):
+        return os.path.join(self.dir, "ttyS1") if port == "out" else self.log(port)
+
+    # ---- the run -----------------------------------------------------------
+
+    def interactive(self):
+        initrd = self.write_initrd()
+        command = self.command(initrd)
+        say(f"{self.describe()}")
+        say("It starts in some seconds; leave it with poweroff, or Ctrl-A x.")
+        with open(self.log("qemu"), "w+", encoding="utf-8") as log:
+            status = subprocess.run(command, stderr=log, check=False).returncode
+            if status:
+                log.seek(0)
+                sys.stdout.write(log.read())
+        os.unlink(initrd)
+        return status
+
+    def run(self):
+        args = self.args
+        initrd = self.write_initrd()
+        command = self.command(initrd)
+        tails = {name: Tail(self.path(name)) for name in ("console", "out", "results")}
+        with open(self.log("qemu"), "w", encoding="utf-8") as log:
+            log.write(shlex.join(command) + "\n")
+            log.flush()
+            begin = time.monotonic()
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+        os.makedirs(self.logs, exist_ok=True)
+        out = open(self.log("out"), "wb")
+        pending = held = b""
+        status = booted = end = reason = None
+        heard = begin
+        console = b""
+        while True:
+            ended = self.process.poll() is not None
+            new = {name: tail.read() for name, tail in tails.items()}
+            now = time.monotonic()
+            if any(new.values()):
+                heard = now
+            console = (console + new["console"])[-8192:]
+            pending += new["out"]
+            *lines, pending = pending.split(b"\n")
+            for line in lines:
+                if line.startswith(self.token.encode()):
+                    word = line.split()
+                    if word[1] == b"up":
+                        booted = now - begin
+                    else:
+                        status = int(word[2])
+                        end = now
+                    held = b""  # the newline before the token is not the job's
+                    continue
+                if line == b"":
+                    text, held = held, b"\n"
+                else:
+                    text, held = held + line + b"\n", b""
+                out.write(text)
+                if not args.quiet:
+                    sys.stdout.buffer.write(text)
+            out.flush()
+            sys.stdout.flush()
+            if ended:
+                break
+            if end and now - end > 10:
+                break  # the job is done; the guest just does not power off
+            if reason is None and status is None:
+                if now - begin > args.timeout:
+                    reason = f"the limit of {args.timeout} s was reached"
+                elif now - heard > args.idle:
+                    reason = f"no output for {args.idle} s"
+                elif PANIC.search(console.decode(errors="replace")):
+                    reason = "panic"
+                if reason and reason != "panic":
+                    self.interrupt_guest()
+                if reason:
+                    grace = now + args.grace
+            if reason and now > grace:
+                break
+            time.sleep(0.02)
+        self.kill()
+        out.write(held + pending)
+        out.close()
+        if not args.quiet:
+            sys.stdout.buffer.write(held + pending)
+            sys.stdout.flush()
+        os.unlink(initrd)
+        return self.judge(status, booted, reason, time.monotonic() - begin)
+
+    def interrupt_guest(self):
+        """An NMI makes the guest panic, and print what each CPU does."""
+        try:
+            with socket.socket(socket.AF_UNIX) as qmp:
+                qmp.settimeout(2)
+                qmp.connect(f"{self.dir}/qmp")
+                stream = qmp.makefile("rw")
+                stream.readline()
+                for order in ("qmp_capabilities", "inject-nmi"):
+                    stream.write(json.dumps({"execute": order}) + "\n")
+                    stream.flush()
+                    stream.readline()
+        except OSError:
+            pass
+
+    def kill(self):
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    # ---- afterwards --------------------------------------------------------
+
+    def judge(self, status, booted, reason, seconds):
+        args = self.args
+        with open(self.log("console"), encoding="utf-8", errors="replace") as file:
+            console = file.read().replace("\r", "").splitlines()
+        with open(self.log("json"), "w", encoding="utf-8") as file:
+            json.dump(
+                {
+                    "kernel": args.version,
+                    "qemu": self.qemu_version(),
+                    "cpu_model": args.cpu,
+                    "accel": self.accelerator(),
+                    "cpus": args.smp,
+                    "memory_mib": args.mem,
+                    "status": status,
+                    "boot_seconds": booted,
+                    "seconds": round(seconds, 2),
+                    "append": args.append,
+                },
+                file,
+                indent=1,
+            )
+        trouble = [n for n, line in enumerate(console) if TROUBLE.search(line)]
+        boot = f"up after {booted:.1f} s" if booted else "never came up"
+        if status is None or reason:
+            return self.report_crash(console, trouble, reason or "QEMU ended", boot, seconds)
+        if trouble and not args.allow_warnings:
+            say(f"vm {args.name}: the kernel complained ({len(trouble)} lines), in {self.log('console')}:")
+            show_around(console, trouble)
+            return status or JOB_FAILED
+        if not args.quiet:
+            say(f"vm {args.name}: {boot}, {seconds:.1f} s in all, exit status {status}")
+        return status
+
+    def report_crash(self, console, trouble, reason, boot, seconds):
+        ours = any(OURS.search(line) for line in console[trouble[0] if trouble else 0 :])
+        say(f"vm {self.args.name}: the guest did not finish its job: {reason} ({boot}, {seconds:.1f} s in all)")
+        if trouble:
+            show_around(console, trouble)
+        else:
+            say("The last lines of its log:")
+            for line in console[-25:]:
+                say(f"  | {line}")
+        with open(self.log("qemu"), encoding="utf-8", errors="replace") as file:
+            said = file.read().splitlines()[1:]
+            for line in said:
+                if "support requested feature" in line:
+                    continue
+                say(f"  QEMU: {line}")
+        say(f"The whole log: {self.log('console')}")
+        if ours:
+            say("rivet is in the trace: this counts as a failure of rivet.")
+            return CRASH_OURS
+        if reason.startswith("the limit"):
+            return TIMED_OUT
+        say("rivet is not in the trace.")
+        return CRASH_ELSEWHERE
+
+
+def show_around(lines, marks, before=2, after=30, most=120):
+    """Prints the marked lines with what stands around them."""
+    wanted = set()
+    for mark in marks:
+        wanted.update(range(max(0, mark - before), min(len(lines), mark + after)))
+    last = None
+    for count, number in enumerate(sorted(wanted)):
+        if count == most:
+            say("  | … (more in the log)")
+            break
+        if last is not None and number != last + 1:
+            say("  | …")
+        say(f"  | {lines[number]}")
+        last = number
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("name", "top", "build", "base", "kernel", "version", "cpu", "accel", "mode"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--disk")
+    parser.add_argument("--module", action="append", default=[])
+    parser.add_argument("--smp", type=int, default=2)
+    parser.add_argument("--mem", type=int, default=2048)
+    parser.add_argument("--timeout", type=float, default=600)
+    parser.add_argument("--idle", type=float, default=180)
+    parser.add_argument("--append", action="append", default=[])
+    parser.add_argument("--env", action="append", default=[])
+    parser.add_argument("--icount", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--verbose-kernel", action="store_true")
+    parser.add_argument("--allow-warnings", action="store_true")
+    parser.add_argument("--grace", type=float, default=10)
+    parser.add_argument("--retry", type=int, default=1)
+    parser.add_argument("job", nargs="*")
+    args = parser.parse_args()
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    os.umask(0o022)
+    if args.mode == "shell":
+        return Machine(args).interactive()
+    for attempt in range(args.retry + 1):
+        machine = Machine(args)
+        try:
+            status = machine.run()
+        finally:
+            machine.kill()
+        if status != CRASH_ELSEWHERE or attempt == args.retry:
+            return status
+        for kind in ("console", "out", "results"):
+            os.replace(machine.log(kind), machine.log(f"{kind}.crash"))
+        say(f"vm {args.name}: once more (the log of the crash: {machine.log('console.crash')})")
+    return status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
