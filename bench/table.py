@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The tables of "make run", and the same as JSON.
+
+table.py RUN INSTRUCTIONS OUTPUT: RUN and INSTRUCTIONS name two runs of the
+virtual machine (RUN.results, RUN.json); OUTPUT is the file to write.
+"""
+
+import json
+import statistics
+import sys
+
+SIZES = {"64": "64 B", "4096": "4 KiB", "65536": "64 KiB"}
+
+
+def pairs(path):
+    """Case name -> list of (rivet, perftest), in the order of the file."""
+    cases = {}
+    with open(path, encoding="ascii") as lines:
+        for line in lines:
+            name, rivet, other = line.split()
+            cases.setdefault(name, []).append((float(rivet), float(other)))
+    return cases
+
+
+def case(name, rounds):
+    """Medians of both, and of the ratio of each pair."""
+    metric = name.split("-")[0]
+    return {
+        "name": name,
+        "metric": metric,
+        "unit": "us" if metric == "latency" else "op/s",
+        "rivet": statistics.median(r for r, _ in rounds),
+        "perftest": statistics.median(p for _, p in rounds),
+        "ratio": round(statistics.median(r / p for r, p in rounds), 3),
+        "rounds": len(rounds),
+        "rivet_min": min(r for r, _ in rounds),
+        "rivet_max": max(r for r, _ in rounds),
+        "perftest_min": min(p for _, p in rounds),
+        "perftest_max": max(p for _, p in rounds),
+    }
+
+
+def number(value):
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def table(title, rows):
+    print(title)
+    print(f"  {'':<16}{'Rivet':>12}{'perftest':>12}{'ratio':>8}")
+    for row in rows:
+        _, op, size = row["name"].split("-")
+        print(
+            f"  {op + ' ' + SIZES[size]:<16}{number(row['rivet']):>12}"
+            f"{number(row['perftest']):>12}{row['ratio']:>8.2f}"
+        )
+    print()
+
+
+def instructions(path):
+    """Case name -> instructions per operation of each run."""
+    cases = {}
+    with open(path, encoding="ascii") as lines:
+        for line in lines:
+            name, _, count = line.split()
+            cases.setdefault(name, []).append(float(count))
+    return cases
+
+
+def main():
+    run, counted, output = sys.argv[1:]
+    rows = [case(name, rounds) for name, rounds in pairs(run + ".results").items()]
+    with open(run + ".json", encoding="utf-8") as file:
+        vm = json.load(file)
+
+    rounds = min(row["rounds"] for row in rows)
+    print(f"Kernel {vm['kernel']}, QEMU {vm['qemu']}, {vm['cpu_model']}, {vm['accel']}, {vm['cpus']} CPUs")
+    print(f"Medians of {rounds} rounds; a ratio is the median of the rounds' ratios.")
+    print()
+    table(
+        "Latency, us (write and send: half a round trip; smaller is better)",
+        [row for row in rows if row["metric"] == "latency"],
+    )
+    table(
+        "Rate at depth 32, operations per second (larger is better)",
+        [row for row in rows if row["metric"] == "rate"],
+    )
+
+    counts = instructions(counted + ".results")
+    print("Instructions per operation at depth 1, by interrupt, both ends and devices included")
+    for name, runs in counts.items():
+        op, size = name.split("-")
+        apart = (max(runs) - min(runs)) / min(runs) * 100
+        shown = " and ".join(f"{count:,.0f}" for count in runs)
+        print(f"  {op + ' ' + SIZES[size]:<16}{shown}  ({apart:.2f} % apart)")
+
+    for name, runs in counts.items():
+        rows.append(
+            {
+                "name": "instructions-" + name,
+                "metric": "instructions",
+                "unit": "instructions/op",
+                "rivet": runs[0],
+                "perftest": None,
+                "ratio": None,
+                "runs": runs,
+            }
+        )
+    with open(output, "w", encoding="utf-8") as file:
+        machine = ("kernel", "qemu", "cpu_model", "accel", "cpus", "memory_mib")
+        report = {key: vm[key] for key in machine}
+        json.dump({**report, "cases": rows}, file, indent=2)
+        file.write("\n")
+    print()
+    print(f"The same as JSON: {output}")
+
+
+main()
