@@ -71,7 +71,8 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// Something happened to the connection.
     fn event(&self, event: Event<'_>);
 
-    /// On a listener: a peer wants to connect. Dropping `request` refuses.
+    /// On a listener: a peer wants to connect. Dropping `request` refuses. The listening
+    /// [`CmId`] itself must not be dropped in here: its end waits for this to return.
     fn request(&self, _request: Request<'_>) {}
 }
 
@@ -385,48 +386,57 @@ unsafe extern "C" fn on_event<H: Handler>(
     // SAFETY: The CM calls with a valid id; its context is the `Context<H>` that it was made
     // with, which lives at least until this returns.
     let context = unsafe { &*(*id).context.cast::<Context<H>>() };
-    let context_ptr: *const Context<H> = context;
-    let before = context.running.xchg(this_task(), Relaxed);
-
-    let mut end = false;
     if ev.event == sys::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
-        let taken = Cell::new(None);
-        if let Some(id) = NonNull::new(id) {
-            context.handler.request(Request {
-                id,
-                private_data: private_data(ev),
-                taken: &taken,
-            });
-        }
-        end = match taken.get() {
-            // Nobody wants it.
-            None => true,
-            Some(new) => {
-                // SAFETY: The new id's context lives: it goes only here, or after the mutex that
-                // is held now.
-                let destroy = unsafe {
-                    new.as_ref().running.store(0, Relaxed);
-                    new.as_ref().destroy.load(Relaxed)
-                };
-                if destroy {
-                    // SAFETY: From `new_context`; `Id::drop` left it to us.
-                    drop(unsafe { KBox::from_raw(new.as_ptr()) });
-                }
-                destroy
-            }
-        };
-    } else if let Some(event) = translate(id, event) {
-        context.handler.event(event);
+        return c_int::from(on_request(context, id, private_data(ev)));
     }
-
-    context.running.store(before, Relaxed);
-    if context.destroy.load(Relaxed) {
+    let Some(event) = translate(id, event) else {
+        return 0;
+    };
+    let context_ptr: *const Context<H> = context;
+    context.running.store(this_task(), Relaxed);
+    context.handler.event(event);
+    context.running.store(0, Relaxed);
+    let destroy = context.destroy.load(Relaxed);
+    if destroy {
         // SAFETY: From `new_context`; `Id::drop` left it to us, and the reference above is not
         // used after this.
         drop(unsafe { KBox::from_raw(context_ptr.cast_mut()) });
-        end = true;
     }
-    c_int::from(end)
+    c_int::from(destroy)
+}
+
+/// Shows a connect request to the listener's handler; `true` if the CM has to destroy the new id.
+///
+/// The listener is not marked as running: one that listens on all devices takes requests of
+/// several at a time.
+fn on_request<H: Handler>(
+    listener: &Context<H>,
+    id: *mut sys::rdma_cm_id,
+    private_data: &[u8],
+) -> bool {
+    let taken = Cell::new(None);
+    if let Some(id) = NonNull::new(id) {
+        listener.handler.request(Request {
+            id,
+            private_data,
+            taken: &taken,
+        });
+    }
+    let Some(new) = taken.get() else {
+        // Nobody wants it.
+        return true;
+    };
+    // SAFETY: The new id's context lives: it goes only here, or after the new id's mutex, which is
+    // held now, was free.
+    let destroy = unsafe {
+        new.as_ref().running.store(0, Relaxed);
+        new.as_ref().destroy.load(Relaxed)
+    };
+    if destroy {
+        // SAFETY: From `new_context`; `Id::drop` left it to us.
+        drop(unsafe { KBox::from_raw(new.as_ptr()) });
+    }
+    destroy
 }
 
 /// The private data of an event of connection type.
