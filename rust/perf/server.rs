@@ -19,7 +19,7 @@ use crate::{
 use kernel::prelude::*;
 
 /// How long what an unreliable transport may have lost is waited for, ns.
-const GRACE: u64 = 50 * MS;
+const GRACE: u64 = 200 * MS;
 /// How far ahead of the expected message an unreliable transport's next one is looked for.
 const MAX_GAP: u64 = 1024;
 
@@ -37,6 +37,9 @@ struct Lane {
     expected: u64,
     /// When the last message or ping came, ns.
     last: u64,
+    /// Checks of payloads that are not there yet, and may still come: operation, slot, and since
+    /// when, ns. Only on unreliable transports, whose data the control connection may overtake.
+    checks: KVec<(u64, u32, u64)>,
     /// The client's last word, and since when, ns.
     finish: Option<(u64, u64, u64)>,
     finished: bool,
@@ -142,6 +145,7 @@ impl Server {
             credited: 0,
             expected: 0,
             last: session.now,
+            checks: KVec::new(),
             finish: None,
             finished: false,
             connected: false,
@@ -207,12 +211,12 @@ impl Server {
                 self.ready(session, connection)
             }
             Message::Sync { sent } if lane.ready && load.op.takes_receive() => {
-                let seen = lane.received + lane.lost;
-                if sent < seen {
+                if sent < lane.received {
                     return Err(session.lie(connection, "fewer messages sent than came"));
                 }
                 if load.transport != Transport::Rc {
-                    lane.lost += sent - seen;
+                    // What was taken for lost before may have come since.
+                    lane.lost = sent - lane.received;
                 }
                 lane.credited = lane.received + lane.lost;
                 let received = lane.credited;
@@ -222,14 +226,11 @@ impl Server {
                 if !matches!(load.op, Op::Write | Op::WriteImm) || slot >= load.depth {
                     return Err(session.lie(connection, "a check of no slot"));
                 }
-                let verdict = check(&session.conns[connection as usize], session, seq, slot)?;
-                let stats = &session.stats;
-                match verdict {
-                    Verdict::Good => {}
-                    Verdict::Wrong => stats.miscompares.add(1),
-                    Verdict::Lost => stats.lost.add(1),
+                if lane.checks.len() >= load.depth as usize {
+                    return Err(session.lie(connection, "more checks than slots"));
                 }
-                session.send(connection, Message::Checked { seq, verdict })
+                lane.checks.push((seq, slot, now), GFP_KERNEL)?;
+                self.answer_checks(session, connection as usize)
             }
             Message::Finish { ops, sent } if lane.ready && lane.finish.is_none() => {
                 lane.finish = Some((ops, sent, now));
@@ -237,6 +238,28 @@ impl Server {
             }
             _ => Err(session.lie(connection, "a message that does not belong here")),
         }
+    }
+
+    /// Answers the checks that can be answered.
+    fn answer_checks(&mut self, session: &mut Session, index: usize) -> Outcome {
+        let now = session.now;
+        let mut at = 0;
+        while let Some((seq, slot, since)) = self.lanes[index].checks.get(at).copied() {
+            let wait = now.saturating_sub(since) < GRACE;
+            let Some(verdict) = check(&session.conns[index], session, seq, slot, wait)? else {
+                at += 1;
+                continue;
+            };
+            let stats = &session.stats;
+            match verdict {
+                Verdict::Good => {}
+                Verdict::Wrong => stats.miscompares.add(1),
+                Verdict::Lost => stats.lost.add(1),
+            }
+            let _ = self.lanes[index].checks.remove(at);
+            session.send(index as u32, Message::Checked { seq, verdict })?;
+        }
+        Ok(())
     }
 
     /// A client's UC or UD QP.
@@ -431,6 +454,7 @@ impl Server {
         let load = session.load;
         let now = session.now;
         for index in 0..self.lanes.len() {
+            self.answer_checks(session, index)?;
             self.answer_finish(session, index)?;
             let lane = &mut self.lanes[index];
             // The answer to a WRITE ping on UC may be lost: give it again now and then.
@@ -497,7 +521,7 @@ impl Server {
         let waiting = self
             .lanes
             .iter()
-            .any(|lane| lane.finish.is_some() && !lane.finished);
+            .any(|lane| (lane.finish.is_some() && !lane.finished) || !lane.checks.is_empty());
         if waiting || (session.load.op == Op::WritePing && !self.lanes.is_empty()) {
             GRACE / 8
         } else {
@@ -521,27 +545,36 @@ impl Server {
     }
 }
 
-/// Looks at the payload that a WRITE put into a slot.
-fn check(conn: &Conn, session: &Session, seq: u64, slot: u32) -> Outcome<Verdict> {
+/// Looks at the payload that a WRITE put into a slot. `None` if it is not there on an unreliable
+/// transport, and `wait` says that it may still come.
+fn check(
+    conn: &Conn,
+    session: &Session,
+    seq: u64,
+    slot: u32,
+    wait: bool,
+) -> Outcome<Option<Verdict>> {
     let load = session.load;
     let offset = load.offset(seq);
     let size = load.size as usize;
     let pattern = Pattern::new(conn.index, seq, false);
     let found = conn.exposed.compare(slot, offset, size, pattern)?;
     if load.transport == Transport::Rc {
-        return Ok(if found == Found::All {
-            Verdict::Good
-        } else {
-            Verdict::Wrong
-        });
+        return Ok(Some(match found {
+            Found::All => Verdict::Good,
+            _ => Verdict::Wrong,
+        }));
+    }
+    if wait && found != Found::All {
+        return Ok(None);
     }
     // So that the next payload's absence shows.
     conn.exposed.clear(slot, 0, load.stride())?;
-    Ok(match found {
+    Ok(Some(match found {
         Found::All => Verdict::Good,
         Found::Start => Verdict::Lost,
         Found::Other => Verdict::Wrong,
-    })
+    }))
 }
 
 /// Which message is in `slot`: the one that is expected, or, where some may have been lost, one of
