@@ -66,6 +66,7 @@ int rivet_rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param);
 int rivet_parse_addr(struct net *net, const char *host, u16 port,
 		     struct sockaddr_storage *out);
 
+/* A node that is not there means "anywhere near the caller". */
 struct page *rivet_alloc_pages_node(int node, gfp_t gfp, unsigned int order);
 void rivet_free_pages(struct page *page, unsigned int order);
 void *rivet_page_address(struct page *page);
@@ -86,9 +87,9 @@ long rivet_event_wait(struct rivet_event *event, long jiffies);
 /* The same, but ended by a signal with -ERESTARTSYS. */
 long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies);
 
-/* Whether the scheduler wants this CPU for somebody else, now or lazily. */
-bool rivet_need_resched_any(void);
-/* Give the CPU to who wants it, if it is wanted. */
-void rivet_yield_cpu(void);
+/* Give the CPU to who has been chosen for it, now or lazily. */
+void rivet_resched(void);
+/* The same, and to any other task that waits for it. */
+void rivet_yield(void);
 
 #endif

@@ -2,16 +2,25 @@
 
 //! Manners of a task that polls.
 //!
+//! Kernels with lazy preemption let a running kernel thread keep the CPU until the next tick, and
+//! `cond_resched` does nothing there. A poller whose completions are made by a worker that waits
+//! for this very CPU would hold itself up for milliseconds.
+//!
 //! C header: `include/linux/sched.h`
 
 use crate::sys;
 
-/// Gives the CPU to whoever waits for it, and returns at once if nobody does. Process context.
-///
-/// Kernels with lazy preemption let a running kernel thread keep the CPU until the next tick, and
-/// `cond_resched` does nothing there; a poller whose completions are made by a worker that waits
-/// for this very CPU would hold itself up for milliseconds. So this looks at the lazy flag too.
-pub(crate) fn yield_if_wanted() {
+/// For a poller that has work: gives the CPU up if the scheduler has chosen somebody else for it,
+/// be it lazily. Process context, without locks.
+pub(crate) fn resched() {
     // SAFETY: The callers run in process context without locks, as the function's rule says.
-    unsafe { sys::rivet_yield_cpu() };
+    unsafe { sys::rivet_resched() };
+}
+
+/// For a poller that has found nothing: lets every other task that waits for this CPU go first.
+/// The scheduler protects who runs for some milliseconds even against a short task like the worker
+/// of a soft device. Returns at once if nobody waits. Process context, without locks.
+pub(crate) fn yield_to_others() {
+    // SAFETY: The callers run in process context without locks, as the function's rule says.
+    unsafe { sys::rivet_yield() };
 }

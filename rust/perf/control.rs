@@ -21,6 +21,8 @@ use kernel::{prelude::*, sync::Arc};
 const SENDS: u32 = 128;
 /// Messages of the peer that find a receive at a time; more wait by the transport's own means.
 const RECEIVES: u32 = 256;
+/// The CM moves a QP to error before it tells why: the reason is waited for so long, ns.
+const REASON: u64 = 200 * MS;
 /// What the CQs must have room for.
 pub(crate) const COMPLETIONS: u32 = SENDS + RECEIVES;
 
@@ -52,6 +54,10 @@ pub(crate) struct Control {
     received: u64,
     last_sent: u64,
     last_heard: u64,
+    /// When work requests were first flushed; 0 while they are not.
+    flushed: u64,
+    /// The peer is there: both may send now, and must not be silent.
+    open: bool,
     /// Silence that ends the session, ns.
     timeout: u64,
     /// Time after which the peer must hear of us, ns.
@@ -91,6 +97,8 @@ impl Control {
             received: 0,
             last_sent: now,
             last_heard: now,
+            flushed: 0,
+            open: false,
             timeout: u64::from(timeout_ms) * MS,
             interval: u64::from(timeout_ms) * MS / 4,
         })
@@ -101,8 +109,9 @@ impl Control {
         self.qp.key()
     }
 
-    /// Sets how much silence the peer puts up with.
+    /// The connection is up, or will be in the next moment; the peer puts up with so much silence.
     pub(crate) fn set_peer_timeout(&mut self, timeout_ms: u32) {
+        self.open = true;
         self.interval = u64::from(timeout_ms) * MS / 4;
     }
 
@@ -152,7 +161,8 @@ impl Control {
         let mut arrival = None;
         while let Some(done) = self.qp.take_send(wc) {
             if done.status != WcStatus::Success {
-                return Err(broken(done.status));
+                check(done.status, &mut self.flushed, now)?;
+                continue;
             }
             match done.token {
                 Posted::Message(slot) => self.free.push(slot, GFP_KERNEL)?,
@@ -170,7 +180,8 @@ impl Control {
             return Ok(None);
         };
         if done.status != WcStatus::Success {
-            return Err(broken(done.status));
+            check(done.status, &mut self.flushed, now)?;
+            return Ok(None);
         }
         let slot = done.token;
         let mut bytes = [0; MESSAGE_LEN];
@@ -196,11 +207,14 @@ impl Control {
 
     /// Sends a heartbeat if it is time, and fails if the peer was silent for too long.
     pub(crate) fn tick(&mut self, now: u64) -> Outcome {
-        if now.saturating_sub(self.last_heard) > self.timeout {
+        if self.open && now.saturating_sub(self.last_heard) > self.timeout {
             return Err(Failure::new(
                 ETIMEDOUT,
                 fmt!("the peer was silent for {} ms", self.timeout / MS),
             ));
+        }
+        if self.flushed != 0 && now.saturating_sub(self.flushed) > REASON {
+            return Err(broken(WcStatus::Flushed));
         }
         if self.qp.has_failed() {
             return Err(Failure::new(
@@ -208,7 +222,8 @@ impl Control {
                 fmt!("the device reported an error of the control QP"),
             ));
         }
-        if now.saturating_sub(self.last_sent) >= self.interval && self.has_room() {
+        let due = now.saturating_sub(self.last_sent) >= self.interval;
+        if due && self.open && self.flushed == 0 && self.has_room() {
             self.send(0, Message::Heartbeat, now)?;
         }
         Ok(())
@@ -216,9 +231,16 @@ impl Control {
 
     /// Ns until [`Control::tick`] has something to do.
     pub(crate) fn next_tick(&self, now: u64) -> u64 {
+        if !self.open {
+            // Whoever connects has its own deadline.
+            return 100 * MS;
+        }
         let send = (self.last_sent + self.interval).saturating_sub(now);
         let fail = (self.last_heard + self.timeout + MS).saturating_sub(now);
-        send.min(fail)
+        match self.flushed {
+            0 => send.min(fail),
+            flushed => (flushed + REASON + MS).saturating_sub(now).min(fail),
+        }
     }
 
     /// Begins the end: see [`Qp::to_error`].
@@ -242,6 +264,18 @@ impl Control {
 fn post(qp: &mut Qp<Posted, KBox<Slot>>, slot: KBox<Slot>) -> Outcome {
     let posted = qp.post_recv(slot, |slot, wr| slot.receive(wr, MESSAGE_LEN));
     posted.map_err(|(e, _)| e).because("control receive")
+}
+
+/// A work request failed. That it was flushed says nothing about the reason; who knows it, the CM,
+/// may speak later: `flushed` notes when it began.
+fn check(status: WcStatus, flushed: &mut u64, now: u64) -> Outcome {
+    if status != WcStatus::Flushed {
+        return Err(broken(status));
+    }
+    if *flushed == 0 {
+        *flushed = now;
+    }
+    Ok(())
 }
 
 fn broken(status: WcStatus) -> Failure {

@@ -95,9 +95,10 @@ pub(crate) fn write_lines(
     counts: impl Iterator<Item = u64> + Clone,
     max_lines: usize,
 ) -> fmt::Result {
-    let mut join = 1;
+    // Buckets in a line, as a power of two.
+    let mut join = 0;
     while lines(counts.clone(), join) > max_lines {
-        join *= 2;
+        join += 1;
     }
     let mut group = 0;
     let mut sum = 0;
@@ -108,15 +109,15 @@ pub(crate) fn write_lines(
         writeln!(
             out,
             "{} {} {}",
-            lower(group * join),
-            lower((group + 1) * join),
+            lower(group << join),
+            lower((group + 1) << join),
             sum
         )
     };
     for (i, count) in counts.enumerate() {
-        if i / join != group {
+        if i >> join != group {
             flush(group, sum)?;
-            group = i / join;
+            group = i >> join;
             sum = 0;
         }
         sum += count;
@@ -124,13 +125,13 @@ pub(crate) fn write_lines(
     flush(group, sum)
 }
 
-/// Groups of `join` buckets that are not empty.
-fn lines(counts: impl Iterator<Item = u64>, join: usize) -> usize {
+/// Groups of `1 << join` buckets that are not empty.
+fn lines(counts: impl Iterator<Item = u64>, join: u32) -> usize {
     let mut n = 0;
     let mut last = usize::MAX;
     for (i, count) in counts.enumerate() {
-        if count != 0 && i / join != last {
-            last = i / join;
+        if count != 0 && i >> join != last {
+            last = i >> join;
             n += 1;
         }
     }

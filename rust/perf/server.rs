@@ -529,9 +529,12 @@ impl Server {
         }
     }
 
+    /// One-sided operations make no completion here: there is nothing to poll for.
     pub(crate) fn polls(&self, session: &Session) -> bool {
-        self.lanes.iter().any(|lane| lane.ready && !lane.finished)
-            && (session.settings.completion == Completion::Busy || session.load.op == Op::WritePing)
+        let busy = session.settings.completion == Completion::Busy;
+        let op = session.load.op;
+        (op == Op::WritePing || (busy && op.takes_receive()))
+            && self.lanes.iter().any(|lane| lane.ready && !lane.finished)
     }
 
     pub(crate) fn is_done(&self, session: &Session) -> bool {

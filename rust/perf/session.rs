@@ -443,12 +443,12 @@ impl Session {
             }
             if self.moved {
                 idle = 1;
-                sched::yield_if_wanted();
+                sched::resched();
                 continue;
             }
             idle = if idle >= IDLE_ROUNDS { 1 } else { idle + 1 };
             if role.polls(self) {
-                sched::yield_if_wanted();
+                sched::yield_to_others();
                 cpu_relax();
             } else {
                 self.sleep(role);

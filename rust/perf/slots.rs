@@ -8,6 +8,7 @@ use crate::verbs::{
     wr::RecvWr, Ah, Buffer, Direction, Mapped, Mr, Pd, RegisteredMr, Registration, RemoteAddr,
     SendWr,
 };
+use core::num::{NonZeroU32, NonZeroUsize};
 use kernel::{prelude::*, sync::Arc};
 
 /// Memory is allocated in pieces of about so many bytes (and registered so: every device can
@@ -18,8 +19,11 @@ const PIECE: usize = 1 << 20;
 const STEP: usize = 256;
 
 /// How many slots of `stride` bytes go into a piece.
-fn slots_per_piece(stride: usize) -> usize {
-    (PIECE / stride).max(1)
+fn slots_per_piece(stride: usize) -> NonZeroUsize {
+    PIECE
+        .checked_div(stride)
+        .and_then(NonZeroUsize::new)
+        .unwrap_or(NonZeroUsize::MIN)
 }
 
 /// Payload memory of one operation; the token of its work request.
@@ -42,7 +46,7 @@ pub(crate) fn allocate(pd: &Arc<Pd>, count: u32, stride: usize) -> Result<KVec<K
     let per_piece = slots_per_piece(stride);
     let mut left = count as usize;
     while left > 0 {
-        let n = left.min(per_piece);
+        let n = left.min(per_piece.get());
         let buffer = Buffer::new(n * stride, None)?;
         let memory = Arc::new(
             Mapped::new(pd, buffer, Direction::Bidirectional)?,
@@ -181,7 +185,7 @@ fn compare(memory: &Mapped, begin: usize, len: usize, pattern: Pattern) -> Resul
 /// Memory of one connection that the peer may reach.
 pub(crate) struct Exposed {
     stride: usize,
-    per_piece: usize,
+    per_piece: NonZeroUsize,
     pieces: KVec<RegisteredMr>,
 }
 
@@ -194,11 +198,11 @@ pub(crate) fn piece(
     access: crate::verbs::Access,
 ) -> Result<Option<Registration>> {
     let per_piece = slots_per_piece(stride);
-    let before = at as usize * per_piece;
+    let before = at as usize * per_piece.get();
     let Some(n) = (slots as usize).checked_sub(before).filter(|n| *n > 0) else {
         return Ok(None);
     };
-    let buffer = Buffer::new(n.min(per_piece) * stride, None)?;
+    let buffer = Buffer::new(n.min(per_piece.get()) * stride, None)?;
     let memory = Mapped::new(pd, buffer, Direction::Bidirectional)?;
     let region = Mr::new(pd, memory.len())?;
     Ok(Some(region.register(memory, access)?))
@@ -216,12 +220,12 @@ impl Exposed {
 
     /// Adds the next piece, of `slots` slots in all, and says how the peer reaches it.
     pub(crate) fn add(&mut self, region: RegisteredMr, slots: u32) -> Result<Region> {
-        let first = self.pieces.len() * self.per_piece;
+        let first = self.pieces.len() * self.per_piece.get();
         let remote = region.remote(0)?;
         self.pieces.push(region, GFP_KERNEL)?;
         Ok(Region {
             first: first as u32,
-            slots: (slots as usize - first).min(self.per_piece) as u32,
+            slots: (slots as usize - first).min(self.per_piece.get()) as u32,
             addr: remote.addr,
             rkey: remote.rkey,
             stride: self.stride as u32,
@@ -235,7 +239,7 @@ impl Exposed {
 
     /// Slots so far, of `all` in the end.
     pub(crate) fn slots(&self, all: u32) -> u32 {
-        ((self.pieces.len() * self.per_piece) as u32).min(all)
+        ((self.pieces.len() * self.per_piece.get()) as u32).min(all)
     }
 
     fn at(&self, slot: u32) -> Result<(&Mapped, usize)> {
@@ -327,6 +331,7 @@ impl Remote {
     pub(crate) fn at(&self, slot: u32, offset: usize) -> Result<RemoteAddr> {
         // All regions but the last are of one size, so the first tells where to look.
         let per_region = self.regions.first().ok_or(EINVAL)?.slots;
+        let per_region = NonZeroU32::new(per_region).ok_or(EINVAL)?;
         let region = self
             .regions
             .get((slot / per_region) as usize)

@@ -5,6 +5,7 @@
 #include <linux/nsproxy.h>
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
+#include <linux/sched/stat.h>
 #include <net/net_namespace.h>
 #include <rivet/helpers.h>
 
@@ -149,6 +150,8 @@ int rivet_parse_addr(struct net *net, const char *host, u16 port,
 
 struct page *rivet_alloc_pages_node(int node, gfp_t gfp, unsigned int order)
 {
+	if (node < 0 || node >= MAX_NUMNODES || !node_online(node))
+		node = NUMA_NO_NODE;
 	return alloc_pages_node(node, gfp, order);
 }
 
@@ -189,13 +192,16 @@ long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies)
 						jiffies);
 }
 
-bool rivet_need_resched_any(void)
+void rivet_resched(void)
 {
-	return need_resched() || test_thread_flag(TIF_NEED_RESCHED_LAZY);
+	if (need_resched() || test_thread_flag(TIF_NEED_RESCHED_LAZY))
+		schedule();
 }
 
-void rivet_yield_cpu(void)
+void rivet_yield(void)
 {
-	if (rivet_need_resched_any())
-		schedule();
+	if (!single_task_running())
+		yield();
+	else
+		rivet_resched();
 }

@@ -93,6 +93,8 @@ struct Context<H: ?Sized> {
 pub(super) struct Id {
     raw: NonNull<sys::rdma_cm_id>,
     context: NonNull<Context<dyn Handler>>,
+    /// A QP was made on it and is still there. The CM itself would take a second one.
+    has_qp: Atomic<bool>,
 }
 
 /// A reference that keeps the C id.
@@ -106,6 +108,23 @@ unsafe impl Sync for Id {}
 impl Id {
     pub(super) fn as_raw(&self) -> *mut sys::rdma_cm_id {
         self.raw.as_ptr()
+    }
+
+    /// Reserves the id's one place for a QP.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if it is taken.
+    pub(super) fn take_qp_place(&self) -> Result {
+        if self.has_qp.xchg(true, Relaxed) {
+            return Err(EBUSY);
+        }
+        Ok(())
+    }
+
+    /// Gives it back: the QP is gone, or was never made.
+    pub(super) fn free_qp_place(&self) {
+        self.has_qp.store(false, Relaxed);
     }
 }
 
@@ -194,7 +213,11 @@ impl CmId {
         raw: NonNull<sys::rdma_cm_id>,
         context: NonNull<Context<H>>,
     ) -> Result<Self> {
-        let id = Id { raw, context };
+        let id = Id {
+            raw,
+            context,
+            has_qp: Atomic::new(false),
+        };
         Ok(Self(Arc::new(id, GFP_KERNEL)?))
     }
 
@@ -295,7 +318,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the id is not bound; what the CM says if it knows no peer yet.
+    /// `ENODEV` if the id is not bound; `ENOTCONN`, or what the CM says, if it knows no peer yet.
     pub(crate) fn path(&self) -> Result<Path> {
         let device = self.device()?;
         let mut mask = 0;
@@ -311,6 +334,9 @@ impl CmId {
         unsafe {
             to_result(sys::rdma_init_qp_attr(self.as_raw(), &mut init, &mut mask))?;
             to_result(sys::rdma_init_qp_attr(self.as_raw(), &mut rtr, &mut mask))?;
+        }
+        if mask as u32 & sys::ib_qp_attr_mask_IB_QP_AV == 0 {
+            return Err(ENOTCONN);
         }
         Ok(Path::new(device, &init, &rtr))
     }

@@ -95,7 +95,7 @@ impl Buffer {
         let order = len.div_ceil(PAGE_SIZE).next_power_of_two().trailing_zeros();
         let gfp =
             sys::GFP_KERNEL | sys::__GFP_ZERO | sys::__GFP_NOWARN | (1 << sys::___GFP_COMP_BIT);
-        // SAFETY: Allocates; any node number that exists, or NUMA_NO_NODE, is allowed.
+        // SAFETY: Allocates; the helper looks whether the node exists.
         let page =
             unsafe { sys::rivet_alloc_pages_node(node.unwrap_or(sys::NUMA_NO_NODE), gfp, order) };
         let page = NonNull::new(page).ok_or(ENOMEM)?;

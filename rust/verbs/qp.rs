@@ -93,7 +93,8 @@ struct Sent<S> {
 }
 
 /// A queue pair whose send queue keeps tokens of type `S` and whose receive queue keeps tokens of
-/// type `R`.
+/// type `R`. Tokens borrow nothing: a QP that is forgotten instead of dropped goes on using their
+/// memory.
 ///
 /// # Invariants
 ///
@@ -102,7 +103,7 @@ struct Sent<S> {
 /// * The ring holds a token for each work request that was posted and whose completion was not
 ///   seen, and for the staged ones after them; likewise the receive slots.
 /// * `wrs` and `sges` never move: `wrs[..staged]` are finished and point into `sges`.
-pub(crate) struct Qp<S, R> {
+pub(crate) struct Qp<S: 'static, R: 'static> {
     raw: NonNull<sys::ib_qp>,
     key: u32,
     pd: Arc<Pd>,
@@ -144,7 +145,7 @@ pub(crate) struct Done<'c, T> {
     pub(crate) revocation: Option<Revocation<'c>>,
 }
 
-impl<S, R> Qp<S, R> {
+impl<S: 'static, R: 'static> Qp<S, R> {
     /// Makes a QP that the owner connects by hand ([`Qp::connect_uc`], [`Qp::ready_ud`]). Sleeps.
     ///
     /// # Errors
@@ -166,7 +167,7 @@ impl<S, R> Qp<S, R> {
     ///
     /// # Errors
     ///
-    /// As [`Qp::new`].
+    /// As [`Qp::new`]; `EBUSY` if the id has a QP.
     pub(crate) fn new_cm(
         id: &CmId,
         pd: &Arc<Pd>,
@@ -266,11 +267,16 @@ impl<S, R> Qp<S, R> {
                 sys::ib_create_qp_kernel(pd.as_raw(), &mut init, c"rivet".as_char_ptr())
             })
             .map(|raw| (raw, Backing::Plain)),
-            // SAFETY: As above; the id is bound to the same device and kept by `IdRef`.
             Some(id) => {
-                to_result(unsafe { sys::rdma_create_qp(id.as_raw(), pd.as_raw(), &mut init) })
+                let id = id.reference();
+                id.take_qp_place().and_then(|()| {
+                    // SAFETY: As above; the id is bound to the same device and kept by `IdRef`, and
+                    // has no other QP.
+                    to_result(unsafe { sys::rdma_create_qp(id.as_raw(), pd.as_raw(), &mut init) })
+                        .inspect_err(|_| id.free_qp_place())?;
                     // SAFETY: `rdma_create_qp` has set it.
-                    .map(|()| (unsafe { (*id.as_raw()).qp }, Backing::Cm(id.reference())))
+                    Ok((unsafe { (*id.as_raw()).qp }, Backing::Cm(id)))
+                })
             }
         };
         let made = made.and_then(|(raw, backing)| Ok((NonNull::new(raw).ok_or(ENOMEM)?, backing)));
@@ -549,13 +555,14 @@ impl<S, R> Qp<S, R> {
         if ret == 0 {
             return Ok(());
         }
-        // From `bad` on nothing was taken.
+        // From `bad` on nothing was taken. A driver that does not say may have taken all: then the
+        // tokens stay until the QP is gone.
         let taken = (0..n).position(|i| {
             // SAFETY: `i < n <= wrs.len()`.
             core::ptr::eq(unsafe { first.add(i) }.cast(), bad)
         });
         let mask = self.ring.len() - 1;
-        for _ in taken.unwrap_or(0)..n {
+        for _ in taken.unwrap_or(n)..n {
             self.head = self.head.wrapping_sub(1) & (Route::MAX_INDEX - 1);
             self.ring[self.head as usize & mask] = None;
         }
@@ -580,7 +587,7 @@ impl<S, R> Qp<S, R> {
             return Err((EAGAIN, token));
         };
         let at = self.recv_staged as usize;
-        let width = self.config.max_recv_sge.max(1) as usize;
+        let width = self.config.max_recv_sge as usize;
         let sges = &mut self.recv_sges[at * width..(at + 1) * width];
         let sg_list = sges.as_mut_ptr();
         let mut wr = RecvWr::new(sges, Arc::as_ptr(&self.pd));
@@ -640,7 +647,7 @@ impl<S, R> Qp<S, R> {
             // SAFETY: `i < n <= recv_wrs.len()`.
             core::ptr::eq(unsafe { first.add(i) }, bad)
         });
-        for i in taken.unwrap_or(0)..n {
+        for i in taken.unwrap_or(n)..n {
             // SAFETY: The receives that were not taken are still what `post_recv` wrote.
             let index =
                 unsafe { self.recv_wrs[i].__bindgen_anon_1.wr_id } as u32 & (Route::MAX_INDEX - 1);
@@ -674,7 +681,10 @@ impl<S, R> Qp<S, R> {
         } else {
             WcStatus::Success
         };
-        let revoked = sent.revokes.filter(|_| status == WcStatus::Success);
+        // An error proves nothing about what was posted before it: that may have had an error of
+        // its own, which the owner did not look at.
+        let proven = wc.status() == WcStatus::Success;
+        let revoked = sent.revokes.filter(|_| proven);
         Some(Done {
             token: sent.token,
             status,
@@ -707,7 +717,7 @@ impl<S, R> Qp<S, R> {
     }
 }
 
-impl<S, R> Drop for Qp<S, R> {
+impl<S: 'static, R: 'static> Drop for Qp<S, R> {
     fn drop(&mut self) {
         match &self.backing {
             Backing::Plain => {
@@ -717,8 +727,11 @@ impl<S, R> Drop for Qp<S, R> {
                     pr_err!("a QP could not be destroyed: error {ret}\n");
                 }
             }
-            // SAFETY: The QP was made on this id and is still there (type invariant).
-            Backing::Cm(id) => unsafe { sys::rdma_destroy_qp(id.as_raw()) },
+            Backing::Cm(id) => {
+                // SAFETY: The QP was made on this id and is still there (type invariant).
+                unsafe { sys::rdma_destroy_qp(id.as_raw()) };
+                id.free_qp_place();
+            }
         }
         self.send_cq.release(self.config.max_send_wr);
         let recv_room = match &self.srq {

@@ -17,14 +17,14 @@ use kernel::{
     sync::{Arc, SpinLock},
 };
 
-/// A shared receive queue that keeps tokens of type `R`.
+/// A shared receive queue that keeps tokens of type `R`, which borrow nothing (see [`super::Qp`]).
 ///
 /// # Invariants
 ///
 /// * `raw` is an SRQ of `pd` that nobody else destroys.
 /// * The slots hold a token for each receive that is posted and whose completion was not seen.
 #[pin_data(PinnedDrop)]
-pub(crate) struct Srq<R> {
+pub(crate) struct Srq<R: 'static> {
     raw: NonNull<sys::ib_srq>,
     pd: Arc<Pd>,
     key: u32,
@@ -45,7 +45,7 @@ unsafe impl<R: Send> Send for Srq<R> {}
 // SAFETY: The slots are under a lock, and posting locks in the driver.
 unsafe impl<R: Send> Sync for Srq<R> {}
 
-impl<R> Srq<R> {
+impl<R: 'static> Srq<R> {
     /// Makes an SRQ for `capacity` receives of up to `max_sge` SGEs. Sleeps.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ impl<R> Srq<R> {
 }
 
 #[pinned_drop]
-impl<R> PinnedDrop for Srq<R> {
+impl<R: 'static> PinnedDrop for Srq<R> {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: The SRQ is ours; the QPs on it held references to this object.
         let ret = unsafe { sys::ib_destroy_srq_user(self.raw.as_ptr(), core::ptr::null_mut()) };

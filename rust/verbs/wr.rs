@@ -100,10 +100,14 @@ impl<'q, 't> SendWr<'q, 't> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for memory of another PD, `E2BIG` for more SGEs than the QP was made for.
+    /// `EINVAL` for memory of another PD, `E2BIG` for more SGEs than the QP was made for. An SGE
+    /// without length is left out: some devices take 0 for 2^31.
     pub(crate) fn sge(&mut self, sge: Sge<'t>) -> Result {
         if !core::ptr::eq(sge.pd, self.pd) {
             return Err(EINVAL);
+        }
+        if sge.len() == 0 {
+            return Ok(());
         }
         *self.sges.get_mut(self.n).ok_or(E2BIG)? = sge.raw;
         self.n += 1;
@@ -218,9 +222,10 @@ impl<'q, 't> SendWr<'q, 't> {
     }
 
     /// Registers a region: its rkey is valid for the work requests that follow on this QP, and for
-    /// others when this has completed.
+    /// others when this has completed. `EINVAL` for a region of another PD.
     pub(crate) fn reg_mr(&mut self, registration: &'t Registration) -> Result {
         self.set(Op::RegMr, sys::ib_wr_opcode_IB_WR_REG_MR)?;
+        self.check_pd(&registration.0)?;
         let region = &registration.0;
         // SAFETY: Plain numbers and a pointer; the header at the front stays as it is.
         let reg = unsafe { &mut self.raw.reg };
@@ -230,11 +235,21 @@ impl<'q, 't> SendWr<'q, 't> {
         Ok(())
     }
 
-    /// Ends a registration of our own.
+    /// Ends a registration of our own. `EINVAL` for a region of another PD.
     pub(crate) fn local_inv(&mut self, region: &'t RegisteredMr) -> Result {
         self.set(Op::LocalInv, sys::ib_wr_opcode_IB_WR_LOCAL_INV)?;
+        self.check_pd(region)?;
         self.header().ex.invalidate_rkey = region.key;
         self.revokes = Some(region.id);
+        Ok(())
+    }
+
+    /// Withdraws the operation if the region is of another PD.
+    fn check_pd(&mut self, region: &RegisteredMr) -> Result {
+        if !core::ptr::eq(&**region.memory().pd(), self.pd) {
+            self.op = None;
+            return Err(EINVAL);
+        }
         Ok(())
     }
 
@@ -312,6 +327,9 @@ impl<'q, 't> RecvWr<'q, 't> {
     pub(crate) fn sge(&mut self, sge: Sge<'t>) -> Result {
         if !core::ptr::eq(sge.pd, self.pd) {
             return Err(EINVAL);
+        }
+        if sge.len() == 0 {
+            return Ok(());
         }
         *self.sges.get_mut(self.n).ok_or(E2BIG)? = sge.raw;
         self.n += 1;
