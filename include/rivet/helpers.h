@@ -9,6 +9,7 @@
 
 #include <linux/atomic.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
 
@@ -66,6 +67,13 @@ int rivet_rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param);
 int rivet_parse_addr(struct net *net, const char *host, u16 port,
 		     struct sockaddr_storage *out);
 
+/* The workqueue on which CM ids end that must not be waited for. */
+struct workqueue_struct *rivet_alloc_reaper(void);
+void rivet_queue_doomed(struct workqueue_struct *queue,
+			struct work_struct *work, work_func_t func);
+/* Whether this task runs work of some workqueue. */
+bool rivet_in_worker(void);
+
 /* A node that is not there means "anywhere near the caller". */
 struct page *rivet_alloc_pages_node(int node, gfp_t gfp, unsigned int order);
 void rivet_free_pages(struct page *page, unsigned int order);
@@ -86,6 +94,8 @@ void rivet_event_raise(struct rivet_event *event);
 long rivet_event_wait(struct rivet_event *event, long jiffies);
 /* The same, but ended by a signal with -ERESTARTSYS. */
 long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies);
+
+unsigned long rivet_totalram_pages(void);
 
 /* Give the CPU to who has been chosen for it, now or lazily. */
 void rivet_resched(void);

@@ -92,7 +92,8 @@ int rivet_ib_map_mr_single(struct ib_mr *mr, void *addr, u64 dma, size_t size)
 
 void rivet_ib_device_name(struct ib_device *dev, char *buf)
 {
-	strscpy(buf, dev_name(&dev->dev), IB_DEVICE_NAME_MAX);
+	/* Not dev_name(): its memory goes when the device is renamed. */
+	strscpy(buf, dev->name, IB_DEVICE_NAME_MAX);
 }
 
 int rivet_ib_mtu_enum_to_int(enum ib_mtu mtu)
@@ -112,7 +113,8 @@ bool rivet_rdma_cap_iwarp(struct ib_device *dev, u32 port)
 
 struct net *rivet_get_current_net(void)
 {
-	return get_net(current->nsproxy->net_ns);
+	/* A task that exits has none any more. */
+	return current->nsproxy ? get_net(current->nsproxy->net_ns) : NULL;
 }
 
 void rivet_put_net(struct net *net)
@@ -146,6 +148,23 @@ int rivet_parse_addr(struct net *net, const char *host, u16 port,
 
 	snprintf(service, sizeof(service), "%u", port);
 	return inet_pton_with_scope(net, AF_UNSPEC, host, service, out);
+}
+
+struct workqueue_struct *rivet_alloc_reaper(void)
+{
+	return alloc_workqueue("rivet_reaper", WQ_UNBOUND, 0);
+}
+
+void rivet_queue_doomed(struct workqueue_struct *queue,
+			struct work_struct *work, work_func_t func)
+{
+	INIT_WORK(work, func);
+	queue_work(queue, work);
+}
+
+bool rivet_in_worker(void)
+{
+	return current->flags & PF_WQ_WORKER;
 }
 
 struct page *rivet_alloc_pages_node(int node, gfp_t gfp, unsigned int order)
@@ -192,14 +211,21 @@ long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies)
 						jiffies);
 }
 
+unsigned long rivet_totalram_pages(void)
+{
+	return totalram_pages();
+}
+
 void rivet_resched(void)
 {
+	might_sleep();
 	if (need_resched() || test_thread_flag(TIF_NEED_RESCHED_LAZY))
 		schedule();
 }
 
 void rivet_yield(void)
 {
+	might_sleep();
 	if (!single_task_running())
 		yield();
 	else

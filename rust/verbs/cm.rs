@@ -9,17 +9,24 @@
 //! come from any task; those that answer an event (`accept`) wait for that mutex, so a handler
 //! must not make them for an id whose event it is handling, but hand the event to a thread.
 //!
+//! Calls that act on an id take `&mut CmId`, as the CM itself does not keep two of them apart.
+//!
 //! # Destruction
 //!
 //! `rdma_destroy_id` waits for a running handler, so after it nobody uses the handler object. The
 //! C id goes with the last reference: that of the [`CmId`] or that of the QP made on it, whichever
-//! goes later. If that happens inside of the id's own handler, where waiting would deadlock, the
-//! CM is told to destroy the id when the handler returns. All this is so for whoever comes first,
-//! our own teardown, `DEVICE_REMOVAL`, or the [`super::device`] removal.
+//! goes later. It is destroyed at once, unless that happens inside of its own handler or on a
+//! workqueue, where handlers of other ids run: there waiting could be waiting for oneself, so the
+//! id is given to the [`super::reaper`], which waits in its place. All this is so for whoever comes
+//! first, our own teardown, `DEVICE_REMOVAL`, or the [`super::device`] removal.
 //!
 //! C header: `include/rdma/rdma_cm.h`
 
-use super::{device, Device, NetNs, Path, QpType, RejectReason, SocketAddr};
+use super::{
+    device,
+    reaper::{self, Doomed},
+    Device, NetNs, Path, QpType, RejectReason, SocketAddr,
+};
 use crate::sys;
 use core::{cell::Cell, ptr::NonNull};
 use kernel::{
@@ -71,28 +78,36 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// Something happened to the connection.
     fn event(&self, event: Event<'_>);
 
-    /// On a listener: a peer wants to connect. Dropping `request` refuses. The listening
-    /// [`CmId`] itself must not be dropped in here: its end waits for this to return.
+    /// On a listener: a peer wants to connect. Dropping `request` refuses.
     fn request(&self, _request: Request<'_>) {}
 }
 
-/// The C id's context: the same start for each `H`.
-struct Context<H: ?Sized> {
+/// The C id's context.
+#[repr(C)]
+struct Context<H> {
+    // First, so that the address of the one is that of the other.
+    header: Header,
+    handler: H,
+}
+
+/// What is known of a context without its handler's type.
+pub(super) struct Header {
     /// The task that runs the handler now, as a number; 0 for none.
     running: Atomic<usize>,
-    /// The last reference went inside of the handler.
-    destroy: Atomic<bool>,
-    handler: H,
+    /// For the reaper.
+    doomed: Doomed,
+    /// Frees the context that this is the header of.
+    free: unsafe fn(NonNull<Header>),
 }
 
 /// A C id, shared by its [`CmId`] and the QP made on it.
 ///
 /// # Invariants
 ///
-/// `raw` is an id that nobody else destroys; `context` is its context, from `KBox::into_raw`.
+/// `raw` is an id that nobody else destroys; `context` is its context, from [`new_context`].
 pub(super) struct Id {
     raw: NonNull<sys::rdma_cm_id>,
-    context: NonNull<Context<dyn Handler>>,
+    context: NonNull<Header>,
     /// A QP was made on it and is still there. The CM itself would take a second one.
     has_qp: Atomic<bool>,
 }
@@ -102,7 +117,9 @@ pub(super) type IdRef = Arc<Id>;
 
 // SAFETY: The C object may be used from any thread, and the handler is `Send`.
 unsafe impl Send for Id {}
-// SAFETY: The functions of the CM lock for themselves, and the handler is `Sync`.
+// SAFETY: `&Id` gives the pointer only. What acts on the C id is called through `&mut CmId`, so
+// by one task at a time; the QP calls `rdma_destroy_qp`, which takes the CM's QP mutex, and
+// `rdma_notify`, which locks the `ib_cm` id. The handler is `Sync`.
 unsafe impl Sync for Id {}
 
 impl Id {
@@ -130,18 +147,30 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: The context lives until it is freed here or by the trampoline after `destroy`.
-        let context = unsafe { self.context.as_ref() };
-        if context.running.load(Relaxed) == this_task() {
-            context.destroy.store(true, Relaxed);
-            return;
+        let (raw, context) = (self.raw, self.context);
+        // SAFETY: The context lives until it is freed by `destroy`.
+        let header = unsafe { context.as_ref() };
+        if header.running.load(Relaxed) == this_task() || reaper::must_defer() {
+            // SAFETY: The id is ours and its QP is gone; `header` is freed by `destroy` only.
+            unsafe { reaper::defer(&header.doomed, raw, context) };
+        } else {
+            // SAFETY: The id is ours, its QP is gone (it held a reference), and this is neither a
+            // handler of it nor of anybody whom its end could wait for.
+            unsafe { destroy(raw, context) };
         }
-        // SAFETY: The id is ours, its QP is gone (it held a reference), and this is not its
-        // handler.
-        unsafe { sys::rdma_destroy_id(self.as_raw()) };
-        // SAFETY: From `KBox::into_raw`, and no handler runs any more.
-        drop(unsafe { KBox::from_raw(self.context.as_ptr()) });
     }
+}
+
+/// Ends an id and frees its context. Sleeps until no handler of it runs.
+///
+/// # Safety
+///
+/// `context` is the context of `raw`; both are given up. Not inside of a handler of the id.
+pub(super) unsafe fn destroy(raw: NonNull<sys::rdma_cm_id>, context: NonNull<Header>) {
+    // SAFETY: By the function's safety requirements.
+    unsafe { sys::rdma_destroy_id(raw.as_ptr()) };
+    // SAFETY: No handler runs any more or will run, so nobody uses the context.
+    unsafe { (context.as_ref().free)(context) };
 }
 
 fn this_task() -> usize {
@@ -200,7 +229,7 @@ impl CmId {
             Ok(raw) => raw,
             Err(e) => {
                 // SAFETY: From `new_context`, and no id has it.
-                drop(unsafe { KBox::from_raw(context.as_ptr()) });
+                unsafe { free::<H>(context) };
                 return Err(e);
             }
         };
@@ -209,10 +238,7 @@ impl CmId {
     }
 
     /// Takes an id over. On error it is destroyed.
-    fn adopt<H: Handler>(
-        raw: NonNull<sys::rdma_cm_id>,
-        context: NonNull<Context<H>>,
-    ) -> Result<Self> {
+    fn adopt(raw: NonNull<sys::rdma_cm_id>, context: NonNull<Header>) -> Result<Self> {
         let id = Id {
             raw,
             context,
@@ -235,20 +261,21 @@ impl CmId {
     ///
     /// `ENODEV` if it is not bound, or the device is going.
     pub(crate) fn device(&self) -> Result<Arc<Device>> {
-        // SAFETY: The id is valid. The pointer is compared, not followed.
+        // SAFETY: The id is valid. The pointer is compared, not followed; an id that is bound to a
+        // device keeps it, so no other device is at that address.
         device::from_raw(unsafe { core::ptr::addr_of!((*self.as_raw()).device).read_volatile() })
     }
 
     /// The port of that device.
     pub(crate) fn port(&self) -> u32 {
-        // SAFETY: The id is valid; the field is set before the id is bound.
-        unsafe { (*self.as_raw()).port_num }
+        // SAFETY: The id is valid; the CM writes the field while it binds the id.
+        unsafe { core::ptr::addr_of!((*self.as_raw()).port_num).read_volatile() }
     }
 
     /// Starts to resolve `dst`, from `src` if given; ends with [`Event::AddrResolved`] or
     /// [`Event::AddrError`]. Sleeps.
     pub(crate) fn resolve_addr(
-        &self,
+        &mut self,
         src: Option<SocketAddr>,
         dst: &SocketAddr,
         timeout_ms: u32,
@@ -264,14 +291,14 @@ impl CmId {
     }
 
     /// Starts to find the way; ends with [`Event::RouteResolved`] or [`Event::RouteError`].
-    pub(crate) fn resolve_route(&self, timeout_ms: u32) -> Result {
+    pub(crate) fn resolve_route(&mut self, timeout_ms: u32) -> Result {
         // SAFETY: The id is valid; the CM checks its state.
         to_result(unsafe { sys::rdma_resolve_route(self.as_raw(), timeout_ms as _) })
     }
 
     /// Starts to connect the QP made on this id; ends with [`Event::Established`] or one of the
-    /// failures. The private data is at most [`REQUEST_DATA`] bytes.
-    pub(crate) fn connect(&self, param: &ConnParam<'_>) -> Result {
+    /// failures. The private data is at most [`REQUEST_DATA`] bytes. Not from the id's own handler.
+    pub(crate) fn connect(&mut self, param: &ConnParam<'_>) -> Result {
         let mut raw = param.to_raw()?;
         // SAFETY: The id is valid; the CM checks its state and copies the private data.
         unsafe {
@@ -282,7 +309,7 @@ impl CmId {
 
     /// Accepts the request that this id came from; a QP must have been made on it. Not from the
     /// id's own handler. If it fails, the peer has been refused.
-    pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
+    pub(crate) fn accept(&mut self, param: &ConnParam<'_>) -> Result {
         let mut raw = param.to_raw()?;
         // SAFETY: The id is valid; the helper takes the mutex that the CM asks for.
         unsafe {
@@ -292,13 +319,13 @@ impl CmId {
     }
 
     /// Refuses the request that this id came from, with private data that says why.
-    pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
+    pub(crate) fn reject(&mut self, private_data: &[u8]) -> Result {
         reject(self.as_raw(), private_data)
     }
 
     /// Binds to a local address and listens. A listener that is bound to an address dies with its
     /// device (an unspecified address lives on).
-    pub(crate) fn listen(&self, addr: SocketAddr, backlog: i32) -> Result {
+    pub(crate) fn listen(&mut self, addr: SocketAddr, backlog: i32) -> Result {
         let mut addr = addr;
         // SAFETY: The id is valid; the CM checks its state.
         unsafe {
@@ -308,7 +335,7 @@ impl CmId {
     }
 
     /// Ends the connection: the QP goes to error, the peer is told. Sleeps.
-    pub(crate) fn disconnect(&self) -> Result {
+    pub(crate) fn disconnect(&mut self) -> Result {
         // SAFETY: The id is valid; the CM checks its state.
         to_result(unsafe { sys::rdma_disconnect(self.as_raw()) })
     }
@@ -319,7 +346,7 @@ impl CmId {
     /// # Errors
     ///
     /// `ENODEV` if the id is not bound; `ENOTCONN`, or what the CM says, if it knows no peer yet.
-    pub(crate) fn path(&self) -> Result<Path> {
+    pub(crate) fn path(&mut self) -> Result<Path> {
         let device = self.device()?;
         let mut mask = 0;
         let mut init = sys::ib_qp_attr {
@@ -360,7 +387,7 @@ pub(crate) struct Request<'e> {
     id: NonNull<sys::rdma_cm_id>,
     private_data: &'e [u8],
     /// The context of the id, once it was taken.
-    taken: &'e Cell<Option<NonNull<Context<dyn Handler>>>>,
+    taken: &'e Cell<Option<NonNull<Header>>>,
 }
 
 impl Request<'_> {
@@ -389,19 +416,31 @@ impl Request<'_> {
     }
 }
 
-fn new_context<H: Handler>(handler: H, running: usize) -> Result<NonNull<Context<H>>> {
+fn new_context<H: Handler>(handler: H, running: usize) -> Result<NonNull<Header>> {
     let context = KBox::new(
         Context {
-            running: Atomic::new(running),
-            destroy: Atomic::new(false),
+            header: Header {
+                running: Atomic::new(running),
+                doomed: Doomed::new(),
+                free: free::<H>,
+            },
             handler,
         },
         GFP_KERNEL,
     )?;
-    NonNull::new(KBox::into_raw(context)).ok_or(ENOMEM)
+    NonNull::new(KBox::into_raw(context).cast()).ok_or(ENOMEM)
 }
 
-/// The CM's callback. A value other than 0 makes the CM destroy the id.
+/// # Safety
+///
+/// `context` comes from [`new_context`] for `H` and is given up.
+unsafe fn free<H>(context: NonNull<Header>) {
+    // SAFETY: By the function's safety requirement; the header is at the start of the context.
+    drop(unsafe { KBox::from_raw(context.as_ptr().cast::<Context<H>>()) });
+}
+
+/// The CM's callback. A value other than 0 makes the CM destroy the id, which is right for a new id
+/// that nobody took, and for no other: not every caller in the CM ends all of the id.
 unsafe extern "C" fn on_event<H: Handler>(
     id: *mut sys::rdma_cm_id,
     event: *mut sys::rdma_cm_event,
@@ -410,7 +449,7 @@ unsafe extern "C" fn on_event<H: Handler>(
     let ev = unsafe { &*event };
     // For a request, `id` is the new one, which still has the listener's context.
     // SAFETY: The CM calls with a valid id; its context is the `Context<H>` that it was made
-    // with, which lives at least until this returns.
+    // with, which is freed only after `rdma_destroy_id` has waited for this to return.
     let context = unsafe { &*(*id).context.cast::<Context<H>>() };
     if ev.event == sys::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
         return c_int::from(on_request(context, id, private_data(ev)));
@@ -418,17 +457,11 @@ unsafe extern "C" fn on_event<H: Handler>(
     let Some(event) = translate(id, event) else {
         return 0;
     };
-    let context_ptr: *const Context<H> = context;
-    context.running.store(this_task(), Relaxed);
+    context.header.running.store(this_task(), Relaxed);
     context.handler.event(event);
-    context.running.store(0, Relaxed);
-    let destroy = context.destroy.load(Relaxed);
-    if destroy {
-        // SAFETY: From `new_context`; `Id::drop` left it to us, and the reference above is not
-        // used after this.
-        drop(unsafe { KBox::from_raw(context_ptr.cast_mut()) });
-    }
-    c_int::from(destroy)
+    // Still there: `Id::drop` does not free it inside of the handler.
+    context.header.running.store(0, Relaxed);
+    0
 }
 
 /// Shows a connect request to the listener's handler; `true` if the CM has to destroy the new id.
@@ -452,17 +485,10 @@ fn on_request<H: Handler>(
         // Nobody wants it.
         return true;
     };
-    // SAFETY: The new id's context lives: it goes only here, or after the new id's mutex, which is
-    // held now, was free.
-    let destroy = unsafe {
-        new.as_ref().running.store(0, Relaxed);
-        new.as_ref().destroy.load(Relaxed)
-    };
-    if destroy {
-        // SAFETY: From `new_context`; `Id::drop` left it to us.
-        drop(unsafe { KBox::from_raw(new.as_ptr()) });
-    }
-    destroy
+    // SAFETY: The new id's context lives: who lets the id go waits for its mutex, which is held
+    // now.
+    unsafe { new.as_ref().running.store(0, Relaxed) };
+    false
 }
 
 /// The private data of an event of connection type.

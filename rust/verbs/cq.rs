@@ -13,7 +13,8 @@
 //!
 //! A CQ that is full loses completions, and kernel users cannot resize one. So a CQ counts what
 //! its QPs may ever have outstanding ([`Cq::reserve`]); a QP that does not fit is refused with
-//! `ENOSPC` and its owner takes another CQ.
+//! `ENOSPC` and its owner takes another CQ. A QP that goes with work outstanding leaves its
+//! reservation until the CQ has been polled empty, as its completions may still be in there.
 //!
 //! C header: `include/rdma/ib_verbs.h`
 
@@ -53,6 +54,8 @@ pub(crate) struct Cq {
     device: Arc<Device>,
     entries: u32,
     reserved: Atomic<u32>,
+    /// Part of `reserved`: for completions of QPs that are gone, which may still be in the queue.
+    stale: Atomic<u32>,
     handler: *const c_void,
     release: unsafe fn(*const c_void),
 }
@@ -112,6 +115,7 @@ impl Cq {
             device: device.clone(),
             entries,
             reserved: Atomic::new(0),
+            stale: Atomic::new(0),
             handler,
             release: release::<H>,
         };
@@ -132,10 +136,16 @@ impl Cq {
     /// Completions of one QP's send queue come in the order in which they were posted, and so do
     /// those of its receive queue.
     pub(crate) fn poll<'a>(&self, wcs: &'a mut [Wc]) -> Result<&'a mut [Wc]> {
-        let len = i32::try_from(wcs.len()).unwrap_or(i32::MAX);
+        let stale = self.stale.load(Relaxed);
+        let room = wcs.len();
+        let len = i32::try_from(room).unwrap_or(i32::MAX);
         // SAFETY: The CQ is valid; `Wc` is a transparent `ib_wc`, and there are `len` of them.
         let n = unsafe { sys::rivet_ib_poll_cq(self.as_raw(), len, wcs.as_mut_ptr().cast()) };
         let n = usize::try_from(n).map_err(|_| Error::from_errno(n))?;
+        // The queue ran empty, so what was in it before this began is out.
+        if stale != 0 && n < room && self.stale.cmpxchg(stale, 0, Relaxed).is_ok() {
+            self.release(stale);
+        }
         wcs.get_mut(..n).ok_or(EIO)
     }
 
@@ -172,6 +182,12 @@ impl Cq {
         self.reserved.fetch_sub(n, Relaxed);
     }
 
+    /// Gives room back of which `n` entries may still be taken by completions of a QP that is gone:
+    /// those become free when the queue is next polled empty.
+    pub(super) fn abandon(&self, n: u32) {
+        self.stale.fetch_add(n, Relaxed);
+    }
+
     /// Completions that no QP has reserved.
     pub(crate) fn room(&self) -> u32 {
         self.entries - self.reserved.load(Relaxed)
@@ -180,11 +196,13 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: The CQ is ours; the QPs and SRQs on it held references to this object.
+        // SAFETY: The CQ is ours; the QPs on it held references to this object. The driver does not
+        // return before a running handler has.
         let ret = unsafe { sys::ib_destroy_cq_user(self.as_raw(), core::ptr::null_mut()) };
         if ret != 0 {
-            // It may still call the handler, which therefore stays.
+            // It may still call the handler, which therefore stays, and so does the device.
             pr_err!("a CQ was still in use: error {ret}\n");
+            core::mem::forget(self.device.clone());
             return;
         }
         // SAFETY: By the type invariant, and the CQ that could use it is gone.

@@ -14,26 +14,26 @@
 //!
 //! C header: `include/rdma/ib_verbs.h`
 
-use super::caps::Caps;
+use super::{caps::Caps, reaper::Reaper};
 use crate::sys;
 use core::ptr::NonNull;
 use kernel::{
     error::to_result,
     prelude::*,
     sync::{
-        atomic::{Atomic, Relaxed},
+        atomic::{Acquire, Atomic, Relaxed, Release},
         Arc, Completion,
     },
     types::Opaque,
 };
 
 kernel::sync::global_lock! {
-    // SAFETY: `register` initialises it, and nothing uses it before (module init comes first).
+    // SAFETY: `set_up` initialises it once, and whoever uses it has seen `READY` first.
     unsafe(uninit) static DEVICES: Mutex<KVec<Arc<Device>>> = KVec::new();
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: `register` initialises it, and nothing uses it before (module init comes first).
+    // SAFETY: `set_up` initialises it once, and whoever uses it has seen `READY` first.
     unsafe(uninit) static WATCHERS: Mutex<Watchers> = Watchers { last: 0, list: KVec::new() };
 }
 
@@ -155,12 +155,18 @@ pub(super) fn mtu_bytes(mtu: sys::ib_mtu) -> u32 {
 
 /// The device of that name, if it is there.
 pub(crate) fn find(name: &str) -> Option<Arc<Device>> {
+    if !is_ready() {
+        return None;
+    }
     let devices = DEVICES.lock();
     devices.iter().find(|d| d.name().as_str() == name).cloned()
 }
 
 /// The [`Device`] of a C device, unless its removal has begun.
 pub(super) fn from_raw(raw: *mut sys::ib_device) -> Result<Arc<Device>> {
+    if !is_ready() {
+        return Err(ENODEV);
+    }
     let devices = DEVICES.lock();
     let device = devices.iter().find(|d| d.as_raw() == raw);
     device.cloned().ok_or(ENODEV)
@@ -172,7 +178,14 @@ pub(crate) struct Watching(u64);
 
 /// Adds a watcher; it is told of changes from now on. Who got hold of a device before this must
 /// look at [`Device::is_gone`] after it, as the removal may already have been told.
+///
+/// # Errors
+///
+/// `ENODEV` before [`register`], `ENOMEM`.
 pub(crate) fn watch(watcher: Arc<dyn Watch>) -> Result<Watching> {
+    if !is_ready() {
+        return Err(ENODEV);
+    }
     let mut watchers = WATCHERS.lock();
     let number = watchers.last + 1;
     watchers.list.push((number, watcher), GFP_KERNEL)?;
@@ -220,8 +233,36 @@ fn for_each_watcher(f: impl Fn(&dyn Watch)) {
 /// `client` is registered.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Registration {
+    _once: (),
+    // Dropped after the client is unregistered, which is done in `PinnedDrop`.
+    #[allow(dead_code)]
+    reaper: Reaper,
     #[pin]
     client: Opaque<sys::ib_client>,
+}
+
+/// The lists can be used.
+static READY: Atomic<bool> = Atomic::new(false);
+/// Somebody has set, or is setting them up.
+static TAKEN: Atomic<bool> = Atomic::new(false);
+
+/// Sets the lists up, once.
+fn set_up() -> Result {
+    if TAKEN.xchg(true, Relaxed) {
+        return Err(EBUSY);
+    }
+    // SAFETY: Only the first comes here, and nobody uses the lists before `READY`.
+    unsafe {
+        DEVICES.init();
+        WATCHERS.init();
+    }
+    READY.store(true, Release);
+    Ok(())
+}
+
+/// Whether the lists can be used.
+fn is_ready() -> bool {
+    READY.load(Acquire)
 }
 
 // SAFETY: Only the core touches the C object, under its own locks.
@@ -231,14 +272,13 @@ unsafe impl Sync for Registration {}
 
 /// Registers as a client: `add` runs for each device that is there before this returns.
 ///
-/// To be called once, from module init: it sets up the lists that the rest of the file uses.
+/// # Errors
+///
+/// `EBUSY` at the second call, whatever became of the first: there is one in a module's life.
 pub(crate) fn register() -> impl PinInit<Registration, Error> {
-    // SAFETY: Module init runs once, before anything else in this module can use the lists.
-    unsafe {
-        DEVICES.init();
-        WATCHERS.init();
-    }
     try_pin_init!(Registration {
+        _once: set_up()?,
+        reaper: Reaper::new()?,
         client <- Opaque::try_ffi_init(|slot: *mut sys::ib_client| {
             // SAFETY: `slot` is valid for writes; a zeroed `ib_client` is a valid one without
             // optional callbacks.
@@ -260,6 +300,9 @@ impl PinnedDrop for Registration {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: Registered (type invariant). `remove` has run for each device when it returns.
         unsafe { sys::ib_unregister_client(self.client.get()) };
+        // Statics are never dropped: what the empty lists still hold goes here.
+        *DEVICES.lock() = KVec::new();
+        WATCHERS.lock().list = KVec::new();
     }
 }
 

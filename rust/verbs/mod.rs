@@ -49,6 +49,7 @@ pub(crate) mod dma;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;
+mod reaper;
 pub(crate) mod srq;
 pub(crate) mod status;
 pub(crate) mod wc;

@@ -11,16 +11,16 @@
 //! ```
 //!
 //! An [`Mr`] describes nothing and no key of it is valid. The step back from [`RegisteredMr`] takes
-//! the proof that [`super::Qp::complete`] gives for a completed LOCAL_INV or an arrived SEND with
+//! the proof that [`super::Qp::take_send`] gives for a completed LOCAL_INV or an arrived SEND with
 //! invalidate; so a region is never mapped again while its old rkey could still reach memory (some
 //! devices rewrite the live region at once in `ib_map_mr_sg`). The rkey changes with each
 //! registration. Whoever just drops a region deregisters it before its memory goes.
 
 use super::{caps::Op, Access, Mapped, Pd, RemoteAddr};
 use crate::sys;
-use core::ptr::NonNull;
+use core::{mem::ManuallyDrop, ptr::NonNull};
 use kernel::{
-    error::from_err_ptr,
+    error::{from_err_ptr, to_result},
     page::PAGE_SIZE,
     prelude::*,
     sync::{
@@ -31,6 +31,11 @@ use kernel::{
 
 /// Gives each registration a number of its own.
 static LAST_ID: Atomic<u64> = Atomic::new(0);
+
+/// A number that no other registration has or had.
+fn new_id() -> u64 {
+    LAST_ID.fetch_add(1, Relaxed) + 1
+}
 
 /// A region that describes nothing.
 ///
@@ -102,13 +107,12 @@ impl Mr {
             sys::rivet_ib_update_fast_reg_key(raw, ((*raw).rkey as u8).wrapping_add(1));
             (*raw).rkey
         };
-        let id = LAST_ID.fetch_add(1, Relaxed) + 1;
         Ok(Registration(RegisteredMr {
-            mr: self,
-            memory,
+            mr: ManuallyDrop::new(self),
+            memory: ManuallyDrop::new(memory),
             key,
             access,
-            id,
+            id: 0,
         }))
     }
 
@@ -117,13 +121,24 @@ impl Mr {
     }
 }
 
+impl Mr {
+    /// Deregisters: no key is valid after this, and the HCA has done what it was doing by one.
+    fn end(&mut self) -> Result {
+        // SAFETY: The region is ours (type invariant), and this is called once, at its end.
+        let ret = unsafe { sys::ib_dereg_mr_user(self.as_raw(), core::ptr::null_mut()) };
+        to_result(ret).inspect_err(|e| {
+            pr_err!(
+                "a memory region could not be deregistered: error {}\n",
+                e.to_errno()
+            );
+        })
+    }
+}
+
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: The region is ours (type invariant). Its keys, if any, end here.
-        let ret = unsafe { sys::ib_dereg_mr_user(self.as_raw(), core::ptr::null_mut()) };
-        if ret != 0 {
-            pr_err!("a memory region could not be deregistered: error {ret}\n");
-        }
+        // It covers nothing: there is nothing to keep if it fails.
+        let _ = self.end();
     }
 }
 
@@ -134,19 +149,39 @@ impl Registration {
     /// The region, once the REG_MR has completed (or, for work requests that follow on the same
     /// QP, once it is posted). Taken earlier, its rkey is just not valid yet.
     pub(crate) fn done(self) -> RegisteredMr {
-        self.0
+        let mut region = self.0;
+        region.id = new_id();
+        region
     }
 }
 
-/// A region with a valid rkey: peers may reach `memory` with the rights that were given.
-///
-/// Fields are dropped in order: the region is deregistered before its memory is unmapped.
+/// A region with a valid rkey: peers may reach `memory` with the rights that were given. Its end
+/// deregisters it before its memory is unmapped.
 pub(crate) struct RegisteredMr {
-    pub(super) mr: Mr,
-    memory: Mapped,
+    pub(super) mr: ManuallyDrop<Mr>,
+    memory: ManuallyDrop<Mapped>,
     pub(super) key: u32,
     pub(super) access: Access,
     pub(super) id: u64,
+}
+
+impl Drop for RegisteredMr {
+    fn drop(&mut self) {
+        // SAFETY: Neither is used after this.
+        let (mr, memory) = unsafe {
+            (
+                ManuallyDrop::take(&mut self.mr),
+                ManuallyDrop::take(&mut self.memory),
+            )
+        };
+        let mut mr = ManuallyDrop::new(mr);
+        if mr.end().is_err() {
+            // The rkey may still be valid: what it reaches must stay.
+            core::mem::forget(memory);
+        }
+        // SAFETY: Not used after this; the region itself has ended above.
+        drop(unsafe { core::ptr::read(&mr.pd) });
+    }
 }
 
 impl RegisteredMr {
@@ -176,19 +211,28 @@ impl RegisteredMr {
     ) -> core::result::Result<(Mr, Mapped), Self> {
         let proven = match proof.what {
             Revoked::Id(id) => id == self.id,
-            Revoked::Key(key) => key == self.key && core::ptr::eq(proof.pd, &*self.mr.pd),
+            Revoked::Key { key, seen } => {
+                key == self.key && self.id <= seen && core::ptr::eq(proof.pd, &*self.mr.pd)
+            }
         };
         if proven {
+            let mut this = ManuallyDrop::new(self);
             // INVARIANT: The only key of the region was invalidated.
-            Ok((self.mr, self.memory))
+            // SAFETY: `this` is not used, nor dropped, after this.
+            Ok(unsafe {
+                (
+                    ManuallyDrop::take(&mut this.mr),
+                    ManuallyDrop::take(&mut this.memory),
+                )
+            })
         } else {
             Err(self)
         }
     }
 }
 
-/// Proof that a registration is no longer valid. It cannot be kept: see
-/// [`super::Qp::complete`].
+/// Proof that a registration is no longer valid, from [`super::Qp::take_send`] (of a LOCAL_INV) or
+/// [`super::Qp::take_recv`] (of the peer's SEND with invalidate).
 pub(crate) struct Revocation<'c> {
     pub(super) what: Revoked,
     pub(super) pd: &'c Pd,
@@ -198,6 +242,17 @@ pub(crate) struct Revocation<'c> {
 pub(super) enum Revoked {
     /// By our own LOCAL_INV: the registration of that number.
     Id(u64),
-    /// By the peer's SEND with invalidate: the registration of that key.
-    Key(u32),
+    /// By the peer's SEND with invalidate: the registration of that key, if it is one of those that
+    /// were made up to then. Keys come again, registrations' numbers do not.
+    Key { key: u32, seen: u64 },
+}
+
+impl Revoked {
+    /// By a message that has just been seen.
+    pub(super) fn of_key(key: u32) -> Self {
+        Revoked::Key {
+            key,
+            seen: LAST_ID.load(Relaxed),
+        }
+    }
 }

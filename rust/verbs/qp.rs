@@ -22,7 +22,8 @@
 //! # The end
 //!
 //! [`Qp::to_error`] flushes what is outstanding; the owner polls until [`Qp::outstanding`] is
-//! zero or it has waited long enough. Dropping destroys the QP first: after `ib_destroy_qp` the
+//! zero or it has waited long enough. What was unsignalled and has succeeded before that has no
+//! completion of its own, so a marker is posted behind it, which is flushed as well. Dropping destroys the QP first: after `ib_destroy_qp` the
 //! HCA touches none of its memory, and only then the tokens go. Completions of a destroyed QP that
 //! are still in the CQ are recognised by their key and dropped by whoever polls.
 //!
@@ -33,10 +34,10 @@ use super::{
     cm::IdRef,
     mr::{Revocation, Revoked},
     wr::{Limits, RawWr, RecvWr},
-    CmId, Cq, Path, Pd, QpType, Route, SendWr, Srq, Wc, WcStatus,
+    Ah, CmId, Cq, Path, Pd, QpType, Route, SendWr, Srq, Wc, WcStatus,
 };
 use crate::sys;
-use core::ptr::NonNull;
+use core::{mem::ManuallyDrop, ptr::NonNull};
 use kernel::{
     error::{from_err_ptr, to_result},
     ffi::c_void,
@@ -86,9 +87,10 @@ enum Backing {
     Cm(IdRef),
 }
 
-/// A token in the send ring.
+/// A work request in the send ring.
 struct Sent<S> {
-    token: S,
+    /// `None` for the marker that [`Qp::to_error`] posts.
+    token: Option<S>,
     revokes: Option<u64>,
 }
 
@@ -113,7 +115,10 @@ pub(crate) struct Qp<S: 'static, R: 'static> {
     srq: Option<Arc<Srq<R>>>,
     limits: Limits,
     config: QpConfig,
-    events: KBox<Events>,
+    /// Dropped once the QP is gone.
+    events: ManuallyDrop<KBox<Events>>,
+    /// The destination of a UD QP's marker.
+    marker_ah: Option<Ah>,
     backing: Backing,
 
     ring: KVVec<Option<Sent<S>>>,
@@ -194,7 +199,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         let device = pd.device();
         let caps = device.caps();
         if config.max_send_wr < 2
-            || config.max_send_wr > caps.max_qp_wr
+            || config.max_send_wr >= caps.max_qp_wr
             || config.max_recv_wr > caps.max_qp_wr
             || config.max_send_sge > caps.max_send_sge
             || config.max_recv_sge > caps.max_recv_sge
@@ -210,7 +215,10 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         let recv_batch = config.batch.min(recv_wr.max(1)) as usize;
 
         // All memory first, so that nothing fails once the QP is there.
-        let ring = filled(config.max_send_wr.next_power_of_two() as usize, || None)?;
+        let ring = filled(
+            (config.max_send_wr + 1).next_power_of_two() as usize,
+            || None,
+        )?;
         let wrs = filled(batch, RawWr::empty)?;
         let sges = filled(
             batch * config.max_send_sge.max(1) as usize,
@@ -236,11 +244,13 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             GFP_KERNEL,
         )?;
 
-        send_cq.reserve(config.max_send_wr)?;
+        // One more than the owner posts, for the marker.
+        let send_room = config.max_send_wr + 1;
+        send_cq.reserve(send_room)?;
         // A QP on an SRQ completes on its CQ at most what the SRQ holds.
         let recv_room = srq.map_or(recv_wr, |srq| srq.capacity());
         if let Err(e) = recv_cq.reserve(recv_room) {
-            send_cq.release(config.max_send_wr);
+            send_cq.release(send_room);
             return Err(e);
         }
 
@@ -251,7 +261,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             recv_cq: recv_cq.as_raw(),
             srq: srq.map_or(core::ptr::null_mut(), |srq| srq.as_raw()),
             cap: sys::ib_qp_cap {
-                max_send_wr: config.max_send_wr,
+                max_send_wr: send_room,
                 max_recv_wr: recv_wr,
                 max_send_sge: config.max_send_sge,
                 max_recv_sge: config.max_recv_sge,
@@ -283,7 +293,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         let (raw, backing) = match made {
             Ok(made) => made,
             Err(e) => {
-                send_cq.release(config.max_send_wr);
+                send_cq.release(send_room);
                 recv_cq.release(recv_room);
                 return Err(e);
             }
@@ -303,7 +313,8 @@ impl<S: 'static, R: 'static> Qp<S, R> {
                 max_message,
             },
             config,
-            events,
+            events: ManuallyDrop::new(events),
+            marker_ah: None,
             backing,
             ring,
             head: 0,
@@ -359,7 +370,8 @@ impl<S: 'static, R: 'static> Qp<S, R> {
 
     /// Work requests that can be pushed before completions must come.
     pub(crate) fn send_room(&self) -> u32 {
-        self.config.max_send_wr - self.sends()
+        // The marker comes on top.
+        self.config.max_send_wr.saturating_sub(self.sends())
     }
 
     /// Receives that can be posted.
@@ -445,6 +457,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         };
         self.modify(&mut attr, sys::ib_qp_attr_mask_IB_QP_STATE)?;
         self.limits.max_message = self.limits.max_message.min(path.mtu());
+        self.marker_ah = Some(Ah::new(&self.pd, path)?);
         self.ready_to_send(send_psn)
     }
 
@@ -460,14 +473,58 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         )
     }
 
-    /// Ends all work: what is outstanding completes as flushed, and nothing new is executed.
-    /// Sleeps.
+    /// Ends all work: what is outstanding completes as flushed, and nothing new is executed. What
+    /// was staged is dropped. Sleeps.
     pub(crate) fn to_error(&mut self) -> Result {
+        let mask = self.ring.len() - 1;
+        for _ in 0..self.staged {
+            self.head = self.head.wrapping_sub(1) & (Route::MAX_INDEX - 1);
+            self.ring[self.head as usize & mask] = None;
+        }
+        let unsignaled = self.unsignaled.saturating_sub(self.staged);
+        self.staged = 0;
         let mut attr = sys::ib_qp_attr {
             qp_state: sys::ib_qp_state_IB_QPS_ERR,
             ..Default::default()
         };
-        self.modify(&mut attr, sys::ib_qp_attr_mask_IB_QP_STATE)
+        self.modify(&mut attr, sys::ib_qp_attr_mask_IB_QP_STATE)?;
+        if unsignaled > 0 && self.sends() > 0 {
+            self.post_marker()?;
+        }
+        self.unsignaled = 0;
+        Ok(())
+    }
+
+    /// Posts an empty SEND, which the QP, being in error, flushes. It has a place of its own in the
+    /// queue and on the CQ.
+    fn post_marker(&mut self) -> Result {
+        let route = Route {
+            key: self.key,
+            recv: false,
+            index: self.head,
+        };
+        let mut raw = sys::ib_ud_wr::default();
+        raw.wr.opcode = sys::ib_wr_opcode_IB_WR_SEND;
+        raw.wr.send_flags = sys::ib_send_flags_IB_SEND_SIGNALED as i32;
+        raw.wr.__bindgen_anon_1.wr_id = route.to_wr_id();
+        if self.limits.qp_type == QpType::Ud {
+            // Made by `ready_ud`, without which nothing was sent.
+            raw.ah = self.marker_ah.as_ref().ok_or(EINVAL)?.as_raw();
+        }
+        let mut bad = core::ptr::null();
+        // SAFETY: A complete work request without memory; the driver copies it. The address handle
+        // lives as long as the QP.
+        let ret = unsafe { sys::rivet_ib_post_send(self.as_raw(), &raw.wr, &mut bad) };
+        if ret != 0 {
+            return Err(refusal(ret));
+        }
+        let mask = self.ring.len() - 1;
+        self.ring[self.head as usize & mask] = Some(Sent {
+            token: None,
+            revokes: None,
+        });
+        self.head = self.head.wrapping_add(1) & (Route::MAX_INDEX - 1);
+        Ok(())
     }
 
     /// Stages a work request. `build` gets the token and may name its memory and nothing else that
@@ -517,7 +574,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         };
         let mask = self.ring.len() - 1;
         self.ring[self.head as usize & mask] = Some(Sent {
-            token,
+            token: Some(token),
             revokes: finished.revokes,
         });
         self.head = self.head.wrapping_add(1) & (Route::MAX_INDEX - 1);
@@ -548,8 +605,9 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             unsafe { (*first.add(i)).send.next = next };
         }
         let mut bad = core::ptr::null();
-        // SAFETY: The chain is finished (type invariant) and just linked; what it names is kept
-        // alive by the tokens in the ring until its completion was seen.
+        // SAFETY: The chain is finished (type invariant) and just linked; the driver copies it and
+        // its SGEs; the memory that they name is kept alive by the tokens in the ring until their
+        // completion was seen.
         let ret = unsafe { sys::rivet_ib_post_send(self.as_raw(), first.cast(), &mut bad) };
         self.staged = 0;
         if ret == 0 {
@@ -566,7 +624,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             self.head = self.head.wrapping_sub(1) & (Route::MAX_INDEX - 1);
             self.ring[self.head as usize & mask] = None;
         }
-        Err(Error::from_errno(ret))
+        Err(refusal(ret))
     }
 
     /// Stages a receive; see [`Qp::push`]. The token comes back from [`Qp::take_recv`].
@@ -654,7 +712,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             self.slots[index as usize] = None;
             let _ = self.free.push_within_capacity(index);
         }
-        Err(Error::from_errno(ret))
+        Err(refusal(ret))
     }
 
     /// Takes the next work request that `wc` says is done off the ring. To be called until it
@@ -669,6 +727,8 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         }
         let ahead = route.index.wrapping_sub(self.tail) & (Route::MAX_INDEX - 1);
         if ahead >= self.sends() - self.staged {
+            // A later one has covered it: it must not be mistaken for one of the next round.
+            wc.consume();
             return None;
         }
         let mask = self.ring.len() - 1;
@@ -686,7 +746,8 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         let proven = wc.status() == WcStatus::Success;
         let revoked = sent.revokes.filter(|_| proven);
         Some(Done {
-            token: sent.token,
+            // The marker is the last in the ring, and of no interest.
+            token: sent.token?,
             status,
             revocation: revoked.map(|id| Revocation {
                 what: Revoked::Id(id),
@@ -710,7 +771,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             token,
             status,
             revocation: revoked.map(|key| Revocation {
-                what: Revoked::Key(key),
+                what: Revoked::of_key(key),
                 pd: &self.pd,
             }),
         })
@@ -719,27 +780,60 @@ impl<S: 'static, R: 'static> Qp<S, R> {
 
 impl<S: 'static, R: 'static> Drop for Qp<S, R> {
     fn drop(&mut self) {
-        match &self.backing {
+        let outstanding = self.outstanding();
+        let destroyed = match &self.backing {
             Backing::Plain => {
                 // SAFETY: The QP is ours (type invariant).
                 let ret = unsafe { sys::ib_destroy_qp_user(self.as_raw(), core::ptr::null_mut()) };
-                if ret != 0 {
-                    pr_err!("a QP could not be destroyed: error {ret}\n");
-                }
+                to_result(ret).inspect_err(|e| {
+                    pr_err!("a QP could not be destroyed: error {}\n", e.to_errno());
+                })
             }
             Backing::Cm(id) => {
-                // SAFETY: The QP was made on this id and is still there (type invariant).
+                // SAFETY: The QP was made on this id and is still there (type invariant). It is in
+                // no multicast group, so the core refuses nothing; what the driver says is not
+                // handed on.
                 unsafe { sys::rdma_destroy_qp(id.as_raw()) };
                 id.free_qp_place();
+                Ok(())
             }
+        };
+        if destroyed.is_err() {
+            // It may still write to what the tokens own, complete to the CQs, and call the event
+            // handler: all that stays, and with it the device.
+            core::mem::forget(core::mem::take(&mut self.ring));
+            core::mem::forget(core::mem::take(&mut self.slots));
+            core::mem::forget((self.send_cq.clone(), self.recv_cq.clone(), self.srq.clone()));
+            return;
         }
-        self.send_cq.release(self.config.max_send_wr);
-        let recv_room = match &self.srq {
+        // SAFETY: Not used after this. The driver does not return from the QP's end before a
+        // running event handler has.
+        unsafe { ManuallyDrop::drop(&mut self.events) };
+        // What completed, or was flushed by the end, may still be in the CQs: only what was seen to
+        // complete is out of them.
+        let sends = self.config.max_send_wr + 1;
+        let recvs = match &self.srq {
             Some(srq) => srq.capacity(),
             None => self.config.max_recv_wr,
         };
-        self.recv_cq.release(recv_room);
+        if outstanding == 0 && self.srq.is_none() {
+            self.send_cq.release(sends);
+            self.recv_cq.release(recvs);
+        } else {
+            self.send_cq.abandon(sends);
+            self.recv_cq.abandon(recvs);
+        }
         // The tokens go with the fields, after this.
+    }
+}
+
+/// The error that a driver's refusal to post is.
+fn refusal(ret: i32) -> Error {
+    // Not every driver keeps to negative numbers.
+    if ret < 0 {
+        Error::from_errno(ret)
+    } else {
+        EIO
     }
 }
 

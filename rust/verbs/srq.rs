@@ -37,8 +37,16 @@ pub(crate) struct Srq<R: 'static> {
 struct Slots<R> {
     tokens: KVVec<Option<R>>,
     free: KVVec<u32>,
-    sges: KVVec<sys::ib_sge>,
 }
+
+/// The most SGEs of a receive.
+const MAX_SGE: usize = 32;
+
+const EMPTY: sys::ib_sge = sys::ib_sge {
+    addr: 0,
+    length: 0,
+    lkey: 0,
+};
 
 // SAFETY: The C object may be used from any thread; tokens are `Send` by the bound.
 unsafe impl<R: Send> Send for Srq<R> {}
@@ -56,8 +64,8 @@ impl<R: 'static> Srq<R> {
         if caps.max_srq_wr == 0 {
             return Err(EOPNOTSUPP);
         }
-        if capacity == 0 || capacity > caps.max_srq_wr || max_sge == 0 || max_sge > caps.max_srq_sge
-        {
+        let most_sges = caps.max_srq_sge.min(MAX_SGE as u32);
+        if capacity == 0 || capacity > caps.max_srq_wr || max_sge == 0 || max_sge > most_sges {
             return Err(EINVAL);
         }
         let tokens = filled(capacity as usize, || None)?;
@@ -66,7 +74,6 @@ impl<R: 'static> Srq<R> {
             next -= 1;
             next
         })?;
-        let sges = filled(max_sge as usize, sys::ib_sge::default)?;
         let mut init = sys::ib_srq_init_attr {
             attr: sys::ib_srq_attr {
                 max_wr: capacity,
@@ -94,7 +101,7 @@ impl<R: 'static> Srq<R> {
                 key: new_key(),
                 max_sge,
                 capacity,
-                slots <- new_spinlock!(Slots { tokens, free, sges }),
+                slots <- new_spinlock!(Slots { tokens, free }),
             }),
             GFP_KERNEL,
         );
@@ -128,16 +135,21 @@ impl<R: 'static> Srq<R> {
     where
         F: for<'t> FnOnce(&'t R, &mut RecvWr<'_, 't>) -> Result,
     {
+        // Built before the lock is taken: `build` is the caller's, and may do what it likes.
+        let mut sges = [const { EMPTY }; MAX_SGE];
+        let mut wr = RecvWr::new(&mut sges[..self.max_sge as usize], Arc::as_ptr(&self.pd));
+        let built = build(&token, &mut wr);
+        let n = wr.len();
+        if let Err(e) = built {
+            return Err((e, token));
+        }
         let mut guard = self.slots.lock();
         let slots = &mut *guard;
         let Some(slot) = slots.free.pop() else {
             return Err((EAGAIN, token));
         };
-        let mut wr = RecvWr::new(&mut slots.sges, Arc::as_ptr(&self.pd));
-        let built = build(&token, &mut wr);
-        let n = wr.len();
         let mut raw = sys::ib_recv_wr {
-            sg_list: slots.sges.as_mut_ptr(),
+            sg_list: sges.as_mut_ptr(),
             num_sge: n as i32,
             ..Default::default()
         };
@@ -148,13 +160,11 @@ impl<R: 'static> Srq<R> {
         }
         .to_wr_id();
         let mut bad = core::ptr::null();
-        let posted = built.and_then(|()| {
-            // SAFETY: The SRQ is valid; the driver copies the work request; what it names is kept
-            // alive by the token, which goes into its slot below.
-            kernel::error::to_result(unsafe {
-                sys::rivet_ib_post_srq_recv(self.as_raw(), &raw, &mut bad)
-            })
-        });
+        // SAFETY: The SRQ is valid; the driver copies the work request; what it names is kept alive
+        // by the token, which goes into its slot below. Should it complete before that, whoever
+        // takes the completion waits for the lock that is held here.
+        let ret = unsafe { sys::rivet_ib_post_srq_recv(self.as_raw(), &raw, &mut bad) };
+        let posted = kernel::error::to_result(ret);
         match posted {
             Ok(()) => {
                 slots.tokens[slot as usize] = Some(token);
@@ -183,7 +193,7 @@ impl<R: 'static> Srq<R> {
             token,
             status,
             revocation: revoked.map(|key| Revocation {
-                what: Revoked::Key(key),
+                what: Revoked::of_key(key),
                 pd: &self.pd,
             }),
         })

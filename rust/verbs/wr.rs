@@ -197,28 +197,34 @@ impl<'q, 't> SendWr<'q, 't> {
         Ok(())
     }
 
-    fn set_atomic(&mut self, at: RemoteAddr, compare_add: u64, swap: u64) {
+    /// Withdraws the operation for an address that is not aligned (IBA vol. 1, 9.4.5): the driver
+    /// would refuse it, and with it all that is posted after it.
+    fn set_atomic(&mut self, at: RemoteAddr, compare_add: u64, swap: u64) -> Result {
+        if at.addr % 8 != 0 {
+            self.op = None;
+            return Err(EINVAL);
+        }
         // SAFETY: Plain numbers; the header at the front stays as it is.
         let atomic = unsafe { &mut self.raw.atomic };
         atomic.remote_addr = at.addr;
         atomic.rkey = at.rkey;
         atomic.compare_add = compare_add;
         atomic.swap = swap;
+        Ok(())
     }
 
     /// Atomic: if the 8 bytes at `at` are `compare`, they become `swap`. The old value goes to the
-    /// one SGE, in the host's byte order.
+    /// one SGE, in the host's byte order. `EINVAL` if `at` is not aligned to 8 bytes.
     pub(crate) fn cmp_swap(&mut self, at: RemoteAddr, compare: u64, swap: u64) -> Result {
         self.set(Op::Atomic, sys::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP)?;
-        self.set_atomic(at, compare, swap);
-        Ok(())
+        self.set_atomic(at, compare, swap)
     }
 
     /// Atomic: adds to the 8 bytes at `at`. The old value goes to the one SGE.
+    /// `EINVAL` as for [`SendWr::cmp_swap`].
     pub(crate) fn fetch_add(&mut self, at: RemoteAddr, add: u64) -> Result {
         self.set(Op::Atomic, sys::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD)?;
-        self.set_atomic(at, add, 0);
-        Ok(())
+        self.set_atomic(at, add, 0)
     }
 
     /// Registers a region: its rkey is valid for the work requests that follow on this QP, and for

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The end of CM ids where it must not be waited for.
+//!
+//! `rdma_destroy_id` waits for handlers of the id and for work that the CM has queued for it.
+//! Inside of a handler, or behind it on one of the CM's ordered workqueues, that may be what is
+//! running now. [`super::cm`] gives such ids to a workqueue of this module, which waits in their
+//! place. It is there from the registration with the RDMA core on, and its end waits for the last
+//! of them.
+
+use super::cm::{self, Header};
+use crate::sys;
+use core::{cell::Cell, ptr::NonNull};
+use kernel::{
+    prelude::*,
+    sync::atomic::{Acquire, Atomic, Relaxed, Release},
+    types::Opaque,
+};
+
+/// The workqueue, as a number; 0 while there is none.
+static QUEUE: Atomic<usize> = Atomic::new(0);
+
+/// The workqueue of doomed ids.
+///
+/// # Invariants
+///
+/// `0` is a workqueue that belongs to this object; nobody queues to it once the drop has begun.
+pub(super) struct Reaper(NonNull<sys::workqueue_struct>);
+
+// SAFETY: Workqueues may be destroyed from any thread.
+unsafe impl Send for Reaper {}
+// SAFETY: `&Reaper` offers nothing.
+unsafe impl Sync for Reaper {}
+
+impl Reaper {
+    /// Makes the workqueue. There is one at a time: to be called by the one registration.
+    pub(super) fn new() -> Result<Self> {
+        // SAFETY: Allocates.
+        let queue = NonNull::new(unsafe { sys::rivet_alloc_reaper() }).ok_or(ENOMEM)?;
+        QUEUE.store(queue.as_ptr() as usize, Release);
+        Ok(Self(queue))
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        QUEUE.store(0, Relaxed);
+        // SAFETY: Ours (type invariant). Runs what is queued to its end.
+        unsafe { sys::destroy_workqueue(self.0.as_ptr()) };
+    }
+}
+
+/// An id's link in the workqueue.
+pub(super) struct Doomed {
+    work: Opaque<sys::work_struct>,
+    id: Cell<Option<(NonNull<sys::rdma_cm_id>, NonNull<Header>)>>,
+}
+
+impl Doomed {
+    pub(super) const fn new() -> Self {
+        Self {
+            work: Opaque::uninit(),
+            id: Cell::new(None),
+        }
+    }
+}
+
+/// Whether this task may be one that the CM, or another id's end, waits for: handlers run on
+/// workqueues. Always `false` when there is no reaper.
+pub(super) fn must_defer() -> bool {
+    // SAFETY: Looks at the current task.
+    QUEUE.load(Relaxed) != 0 && unsafe { sys::rivet_in_worker() }
+}
+
+/// Has [`cm::destroy`] called for an id, from elsewhere.
+///
+/// # Safety
+///
+/// As for [`cm::destroy`], but also inside of a handler. `doomed` lies in what `context` leads to,
+/// and this is called once for it.
+pub(super) unsafe fn defer(
+    doomed: &Doomed,
+    id: NonNull<sys::rdma_cm_id>,
+    context: NonNull<Header>,
+) {
+    let queue = QUEUE.load(Acquire) as *mut sys::workqueue_struct;
+    doomed.id.set(Some((id, context)));
+    let work = doomed.work.get();
+    // SAFETY: The work lives until `reap` has run, as only that frees the context. The queue is
+    // there: ids are made and let go between the registration and its end.
+    unsafe { sys::rivet_queue_doomed(queue, work, Some(reap)) };
+}
+
+unsafe extern "C" fn reap(work: *mut sys::work_struct) {
+    // SAFETY: The workqueue calls this with the work of a `Doomed`, which lives until the end of
+    // `cm::destroy` below.
+    let doomed = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Doomed, work) };
+    if let Some((id, context)) = doomed.id.take() {
+        // SAFETY: As `defer` was promised; here is the reaper's own workqueue, not a handler.
+        unsafe { cm::destroy(id, context) };
+    }
+}
