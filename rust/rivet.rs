@@ -32,7 +32,11 @@ module! {
 struct Rivet {
     _control: control::Control,
     _client: Pin<KBox<verbs::device::Registration>>,
+    _leaks: LeakCheck,
 }
+
+/// Dropped last: looks whether something was left.
+struct LeakCheck;
 
 impl kernel::Module for Rivet {
     fn init(_module: &'static ThisModule) -> Result<Self> {
@@ -40,11 +44,12 @@ impl kernel::Module for Rivet {
         Ok(Self {
             _control: control::register()?,
             _client: client,
+            _leaks: LeakCheck,
         })
     }
 }
 
-impl Drop for Rivet {
+impl Drop for LeakCheck {
     fn drop(&mut self) {
         let live = verbs::dma::live_mappings();
         if live != 0 {

@@ -8,18 +8,16 @@ use crate::kapi::configfs::DefaultGroup;
 use kernel::{
     configfs::{configfs_attrs, Subsystem},
     prelude::*,
+    sync::Arc,
 };
 
 /// Data of the subsystem: none.
 pub(crate) struct Root;
 
 /// The registered tree.
-#[pin_data]
 pub(crate) struct Control {
-    // Dropped in order: what is below goes first.
-    perf: DefaultGroup,
-    #[pin]
-    root: Pin<KBox<Subsystem<Root>>>,
+    // Keeps the subsystem.
+    _perf: DefaultGroup<Root>,
 }
 
 /// Registers the tree. Sleeps.
@@ -29,7 +27,7 @@ pub(crate) fn register() -> Result<Control> {
         data: Root,
         attributes: [],
     };
-    let root = KBox::pin_init(Subsystem::new(c"rivet", root_type, Ok(Root)), GFP_KERNEL)?;
-    let perf = DefaultGroup::register(&root, perf::group()?)?;
-    Ok(Control { perf, root })
+    let root = Arc::pin_init(Subsystem::new(c"rivet", root_type, Ok(Root)), GFP_KERNEL)?;
+    let perf = DefaultGroup::register(root, perf::group()?)?;
+    Ok(Control { _perf: perf })
 }

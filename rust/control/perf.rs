@@ -227,7 +227,11 @@ setting!(1, "address",
     },
     store: |end, value| {
         let allowed = fmt!("an IPv4 or IPv6 address");
-        let text = params::text(value).filter(|text| text.len() < 64);
+        // The kernel's parser takes anything behind a colon behind IPv4.
+        let port = |text: &str| {
+            matches!((text.find('.'), text.find(':')), (Some(dot), Some(colon)) if dot < colon)
+        };
+        let text = params::text(value).filter(|text| text.len() < 64 && !port(text));
         let text = text.ok_or_else(|| not_allowed(value, Refusal::Malformed, allowed))?;
         let text = CString::try_from_fmt(fmt!("{text}"))?;
         let net = NetNs::current()?;

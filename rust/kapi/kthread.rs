@@ -5,28 +5,32 @@
 //! C header: `include/linux/kthread.h`
 
 use crate::sys;
-use core::ptr::NonNull;
+use core::{cell::UnsafeCell, ptr::NonNull};
 use kernel::{
     error::from_err_ptr,
     ffi::{c_int, c_void},
     prelude::*,
 };
 
+/// What the thread and its owner share.
+struct Body<F> {
+    /// Completed by the thread as the last that it does.
+    done: UnsafeCell<sys::completion>,
+    closure: Option<F>,
+}
+
 /// A running or ended kernel thread. Dropping it waits for its end, so the thread's closure must
-/// end by something that its owner does before.
+/// end by something that its owner does before; and the closure itself must not own it.
 ///
 /// # Invariants
 ///
-/// * `task` is a thread made by `spawn` with a reference that belongs to this object.
-/// * `closure` came from `KBox::into_raw` for the type that `release` releases, and is taken by
-///   the thread alone while that runs.
+/// `body` is a `Body` from `KBox::into_raw` for the type that `join` joins; a thread runs with it.
 pub(crate) struct Thread {
-    task: NonNull<sys::task_struct>,
-    closure: *mut c_void,
-    release: unsafe fn(*mut c_void),
+    body: NonNull<c_void>,
+    join: unsafe fn(NonNull<c_void>),
 }
 
-// SAFETY: Closures are `Send`; the task may be waited for from any thread.
+// SAFETY: Closures are `Send`, and the end may be waited for from any thread.
 unsafe impl Send for Thread {}
 // SAFETY: `&Thread` offers nothing.
 unsafe impl Sync for Thread {}
@@ -36,62 +40,70 @@ pub(crate) fn spawn<F>(name: &CStr, f: F) -> Result<Thread>
 where
     F: FnOnce() + Send + 'static,
 {
-    let closure: *mut c_void = KBox::into_raw(KBox::new(Some(f), GFP_KERNEL)?).cast();
+    let body = KBox::new(
+        Body {
+            done: UnsafeCell::new(sys::completion::default()),
+            closure: Some(f),
+        },
+        GFP_KERNEL,
+    )?;
+    // SAFETY: At its final place, as the box is not moved out of any more.
+    unsafe { sys::init_completion(body.done.get()) };
+    let body = KBox::into_raw(body);
     // SAFETY: The function matches its argument; the format takes one string.
     let task = from_err_ptr(unsafe {
         sys::kthread_create_on_node(
             Some(run::<F>),
-            closure,
+            body.cast(),
             sys::NUMA_NO_NODE,
             c"%s".as_char_ptr(),
             name.as_char_ptr(),
         )
     });
-    let task = match task.and_then(|task| NonNull::new(task).ok_or(ENOMEM)) {
-        Ok(task) => task,
-        Err(e) => {
-            // SAFETY: From `into_raw` above, and no thread has it.
-            unsafe { release::<F>(closure) };
-            return Err(e);
-        }
-    };
-    // SAFETY: The thread was made, and has not run yet, so it is there. The reference keeps the
-    // task after the thread's end.
-    unsafe {
-        sys::get_task_struct(task.as_ptr());
-        sys::wake_up_process(task.as_ptr());
+    let started = task.and_then(|task| {
+        let body = NonNull::new(body.cast()).ok_or(ENOMEM)?;
+        // SAFETY: The thread was made and waits to be woken, so it is there.
+        unsafe { sys::wake_up_process(task) };
+        // INVARIANT: As just made.
+        Ok(Thread {
+            body,
+            join: join::<F>,
+        })
+    });
+    if started.is_err() {
+        // SAFETY: From `into_raw` above, and no thread has it.
+        drop(unsafe { KBox::from_raw(body) });
     }
-    // INVARIANT: As just made.
-    Ok(Thread {
-        task,
-        closure,
-        release: release::<F>,
-    })
+    started
 }
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // SAFETY: The reference is ours, and it is given up here. The call returns when the thread
-        // has ended (or will never run).
-        unsafe { sys::kthread_stop_put(self.task.as_ptr()) };
-        // SAFETY: By the type invariant, and the thread no longer uses it.
-        unsafe { (self.release)(self.closure) };
+        // SAFETY: By the type invariant, and given up here.
+        unsafe { (self.join)(self.body) };
     }
 }
 
 /// # Safety
 ///
-/// `closure` comes from `KBox::<Option<F>>::into_raw`, and nobody uses it any more.
-unsafe fn release<F>(closure: *mut c_void) {
-    // SAFETY: By the function's safety requirement.
-    drop(unsafe { KBox::from_raw(closure.cast::<Option<F>>()) });
+/// `body` is that of a thread started by [`spawn`] for `F`, and is given up.
+unsafe fn join<F>(body: NonNull<c_void>) {
+    let body = body.as_ptr().cast::<Body<F>>();
+    // SAFETY: The body lives until it is freed below. The thread completes it when it no longer
+    // uses it, and is in no code of this module any more.
+    unsafe { sys::wait_for_completion((*body).done.get()) };
+    // SAFETY: From `into_raw`, and the thread no longer uses it.
+    drop(unsafe { KBox::from_raw(body) });
 }
 
 unsafe extern "C" fn run<F: FnOnce()>(data: *mut c_void) -> c_int {
-    // SAFETY: `spawn` gave the closure, which stays until the owner has joined this thread; nobody
-    // else touches it meanwhile.
-    if let Some(f) = unsafe { (*data.cast::<Option<F>>()).take() } {
+    let body = data.cast::<Body<F>>();
+    // SAFETY: The body lives until the owner has seen the completion below; nobody else touches
+    // the closure meanwhile.
+    if let Some(f) = unsafe { (*body).closure.take() } {
         f();
     }
-    0
+    // SAFETY: The completion was initialised by `spawn`. The function is the kernel's: this module
+    // may go once it has completed.
+    unsafe { sys::kthread_complete_and_exit((*body).done.get(), 0) }
 }

@@ -7,6 +7,7 @@ pub(crate) mod configfs;
 pub(crate) mod event;
 pub(crate) mod fmt;
 pub(crate) mod kthread;
+pub(crate) mod memory;
 pub(crate) mod random;
 pub(crate) mod sched;
 pub(crate) mod time;
