@@ -28,6 +28,9 @@ const CHECKS: u32 = 32;
 /// After so long without credit and without anything on its way, a client of an unreliable
 /// transport asks what arrived; and a ping is taken for lost.
 const LOST_AFTER: u64 = 200 * MS;
+/// A connection that is alive, but completes nothing for so many timeouts, is given up. More than
+/// one, as a transport that retries may need some time.
+const STUCK_AFTER: u64 = 4;
 /// One ping of so many asks for a completion of its send.
 const PING_SIGNAL: u64 = 8;
 
@@ -125,6 +128,8 @@ struct Lane {
     ping: u64,
     /// When credit was asked for, or something moved.
     asked: u64,
+    /// Operations that had ended when it was looked at, and when that changed, ns.
+    progress: (u64, u64),
     /// All of its work is done and the server was told.
     finish_sent: bool,
     finished: bool,
@@ -156,7 +161,7 @@ impl Client {
             id: None,
             token: 0,
             lanes: KVec::new(),
-            setup_deadline: 0,
+            setup_deadline: session.now + setup_time(session),
             end: u64::MAX,
             checks: 0,
         };
@@ -170,7 +175,7 @@ impl Client {
             mailbox: session.mailbox.clone(),
             connection,
         };
-        let id = CmId::new(&self.plan.net, mail).because("connection id")?;
+        let mut id = CmId::new(&self.plan.net, mail).because("connection id")?;
         let timeout = session.settings.timeout_ms;
         let address = &self.plan.address;
         id.resolve_addr(None, address, timeout).map_err(|e| {
@@ -180,8 +185,6 @@ impl Client {
             )
         })?;
         self.id = Some(id);
-        // Twice, as the resolution has its own timeout, which should tell what it was.
-        self.setup_deadline = session.now + u64::from(timeout) * 2 * MS;
         Ok(())
     }
 
@@ -191,7 +194,7 @@ impl Client {
         };
         match news {
             CmNews::AddrResolved => {
-                let id = self.id.as_ref().ok_or(ENOTCONN)?;
+                let id = self.id.as_mut().ok_or(ENOTCONN)?;
                 let device = id.device().because("the device")?;
                 let name = device.name();
                 let name = name.as_str();
@@ -238,11 +241,11 @@ impl Client {
             }
         };
         let id = match connection {
-            None => &session.control()?.id,
+            None => &mut session.control()?.id,
             Some(_) => session
                 .conns
-                .last()
-                .and_then(|c| c.id.as_ref())
+                .last_mut()
+                .and_then(|c| c.id.as_mut())
                 .ok_or(ENOTCONN)?,
         };
         let param = ConnParam {
@@ -289,7 +292,6 @@ impl Client {
     /// Begins to make data connection `index`.
     fn open(&mut self, session: &mut Session, index: u32) -> Outcome {
         self.phase = Phase::Opening(index);
-        self.setup_deadline = session.now + u64::from(session.settings.timeout_ms) * 2 * MS;
         if session.load.transport == Transport::Rc {
             return self.resolve(session, Some(index));
         }
@@ -390,6 +392,7 @@ impl Client {
                 pinged: 0,
                 ping: 0,
                 asked: session.now,
+                progress: (0, session.now),
                 finish_sent: false,
                 finished: false,
             };
@@ -705,6 +708,7 @@ impl Client {
             Phase::Running => {
                 for index in 0..self.lanes.len() {
                     self.look_for_losses(session, index)?;
+                    self.look_for_progress(session, index)?;
                 }
                 if self.lanes.iter().all(|lane| lane.ended >= lane.quota) {
                     self.phase = Phase::Finishing;
@@ -715,6 +719,27 @@ impl Client {
             Phase::Finishing => self.finish(session),
             Phase::Done => Ok(()),
         }
+    }
+
+    /// Fails if a connection has work outstanding and nothing of it ends: a peer that answers on the
+    /// control connection, but not on this one.
+    fn look_for_progress(&mut self, session: &mut Session, index: usize) -> Outcome {
+        let now = session.now;
+        let timeout = u64::from(session.settings.timeout_ms) * STUCK_AFTER * MS;
+        let lane = &mut self.lanes[index];
+        if lane.ended != lane.progress.0 || lane.ended == lane.begun {
+            lane.progress = (lane.ended, now);
+        }
+        if now.saturating_sub(lane.progress.1) > timeout {
+            return Err(Failure::new(
+                ETIMEDOUT,
+                fmt!(
+                    "connection {index}: nothing was completed for {} ms",
+                    timeout / MS
+                ),
+            ));
+        }
+        Ok(())
     }
 
     /// On unreliable transports: asks for credit that may never come, gives pings up.
@@ -796,6 +821,13 @@ impl Client {
     pub(crate) fn is_done(&self, _session: &Session) -> bool {
         self.phase == Phase::Done
     }
+}
+
+/// How long making all connections may take, ns. Twice the timeout, as the resolution of the
+/// address ends after one, and should tell what it was.
+fn setup_time(session: &Session) -> u64 {
+    let timeout = u64::from(session.settings.timeout_ms) * MS;
+    timeout * 2 + u64::from(session.load.connections) * 200 * MS
 }
 
 /// READs and atomics that a data connection may have outstanding.

@@ -45,18 +45,7 @@ pub(crate) struct Conn {
     sges: usize,
 }
 
-/// Slots that peers see at one end, of a load.
-pub(crate) fn exposed_slots(load: &Load, client: bool) -> u32 {
-    match load.op {
-        Op::WritePing => 1,
-        _ if client => 0,
-        Op::Write | Op::WriteImm | Op::Read => load.depth,
-        Op::FetchAdd | Op::CmpSwap => 1,
-        Op::Send | Op::SendImm | Op::SendPing => 0,
-    }
-}
-
-/// Rights that the peer needs on them.
+/// Rights that the peer needs on our memory.
 pub(crate) fn exposed_access(op: Op) -> Access {
     match op {
         Op::Read => Access::REMOTE_READ,
@@ -65,31 +54,13 @@ pub(crate) fn exposed_access(op: Op) -> Access {
     }
 }
 
-/// Receives that an end posts per connection.
-fn receives(load: &Load, client: bool) -> u32 {
-    match load.op {
-        Op::SendPing => load.receives(),
-        _ if client => 0,
-        _ => load.receives(),
-    }
-}
-
-/// Completions that a connection may have at a time.
+/// Completions that a connection may have at a time: with the marker of the QP's end.
 pub(crate) fn completions(load: &Load, client: bool) -> u32 {
-    send_queue(load, client) + receives(load, client)
-}
-
-/// Slots that an end sends from: the client's load, and a server's answers.
-fn send_slots(load: &Load, client: bool) -> u32 {
-    if client || load.op.is_ping() {
-        load.slots()
-    } else {
-        0
-    }
+    send_queue(load, client) + 1 + load.posted_receives(client)
 }
 
 fn send_queue(load: &Load, client: bool) -> u32 {
-    send_slots(load, client).max(2)
+    load.send_slots(client).max(2)
 }
 
 impl Conn {
@@ -104,7 +75,7 @@ impl Conn {
         id: Option<CmId>,
         port: u32,
     ) -> Outcome<Self> {
-        let recvs = receives(load, client);
+        let recvs = load.posted_receives(client);
         let config = QpConfig {
             qp_type: match load.transport {
                 Transport::Rc => QpType::Rc,
@@ -121,21 +92,17 @@ impl Conn {
             Some(id) => Qp::new_cm(id, pd, cq, cq, None, config),
             None => Qp::new(pd, cq, cq, None, port, config),
         };
-        let grh = match load.transport {
-            Transport::Ud => UD_GRH_LEN,
-            _ => 0,
-        };
         let mut conn = Self {
             index,
             qp: qp.because("data QP")?,
             id,
-            free: slots::allocate(pd, send_slots(load, client), load.stride())
+            free: slots::allocate(pd, load.send_slots(client), load.stride())
                 .because("payload memory")?,
             exposed: Exposed::new(load.stride()),
-            remote: Remote::new(exposed_slots(load, !client)),
+            remote: Remote::new(load.exposed_slots(!client)),
             psn: random::secret() as u32 & 0xff_ffff,
             qkey: random::secret() as u32 & 0x7fff_ffff,
-            receive_len: load.size as usize + grh,
+            receive_len: load.receive_len(),
             sges: sges as usize,
         };
         if conn.id.is_some() {
@@ -147,7 +114,7 @@ impl Conn {
     /// Posts all receives; the QP must be in a state that takes them.
     fn post_receives(&mut self, load: &Load, client: bool) -> Outcome {
         let stride = self.receive_len.next_multiple_of(64);
-        let count = receives(load, client);
+        let count = load.posted_receives(client);
         let pd = self.qp.pd().clone();
         for slot in slots::allocate(&pd, count, stride).because("receive memory")? {
             self.post_receive(slot)?;

@@ -24,7 +24,7 @@ const RECEIVES: u32 = 256;
 /// The CM moves a QP to error before it tells why: the reason is waited for so long, ns.
 const REASON: u64 = 200 * MS;
 /// What the CQs must have room for.
-pub(crate) const COMPLETIONS: u32 = SENDS + RECEIVES;
+pub(crate) const COMPLETIONS: u32 = SENDS + 1 + RECEIVES;
 
 /// Token of a work request on the control QP.
 enum Posted {

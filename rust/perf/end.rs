@@ -13,7 +13,7 @@ use super::{
     stats::Stats,
 };
 use crate::{
-    kapi::kthread,
+    kapi::{kthread, memory},
     verbs::{NetNs, SocketAddr},
 };
 use kernel::{new_mutex, prelude::*, str::CString, sync::Arc, sync::Mutex};
@@ -199,7 +199,7 @@ impl End {
         match started.wait() {
             Ok(()) => Ok(()),
             Err(code) => {
-                self.stop();
+                self.stop_run(&board);
                 // The thread has noted what it was.
                 let mut text = KVVec::new();
                 let noted = text_of(&board, &mut text);
@@ -209,6 +209,21 @@ impl End {
                 })
             }
         }
+    }
+
+    /// Stops the run that writes to `board`, unless it is another's turn already.
+    fn stop_run(&self, board: &Arc<Board>) {
+        let run = {
+            let mut inner = self.inner.lock();
+            match Arc::ptr_eq(&inner.board, board) {
+                true => inner.run.take(),
+                false => None,
+            }
+        };
+        if let Some(run) = &run {
+            run.stopper.stop();
+        }
+        drop(run);
     }
 
     /// Stops, and returns when everything has ended. Sleeps.
@@ -261,6 +276,13 @@ fn launch(config: &Config, board: &Arc<Board>, started: &Arc<Started>) -> Outcom
                 .map_err(|wrong| Failure::new(EINVAL, fmt!("{wrong}")))?;
             if load.op.is_atomic() && config.sges.unwrap_or(1) > 1 {
                 return Err(Failure::new(EINVAL, fmt!("atomics have one SGE")));
+            }
+            let (need, most) = (load.memory(true) >> 20, memory::total_bytes() >> 21);
+            if need > most {
+                return Err(Failure::new(
+                    ENOMEM,
+                    fmt!("the load needs {need} MiB of payload memory; allowed: {most} MiB, half of what there is"),
+                ));
             }
             let plan = client::Plan {
                 net,

@@ -20,7 +20,7 @@ use super::{
     wire::{Hello, Refused},
 };
 use crate::{
-    kapi::{event::Event, kthread, random},
+    kapi::{event::Event, kthread, memory, random},
     verbs::{cm, device, CmId, Device, NetNs, SocketAddr},
 };
 use kernel::{
@@ -36,6 +36,8 @@ use kernel::{
 const MAX_SESSIONS: usize = 256;
 /// Connect requests that wait for their session's thread at a time; the CM's backlog too.
 const BACKLOG: i32 = 64;
+/// A server's clients may use this part of the machine's memory together.
+const MEMORY_PART: u64 = 4;
 /// Between attempts to listen again, ms.
 const RETRY_MS: u32 = 200;
 
@@ -78,6 +80,34 @@ struct Guest {
     token: u64,
     load: Load,
     timeout_ms: u32,
+    share: Share,
+}
+
+/// A session's share of the memory that a server's clients may use, given back by its drop.
+struct Share {
+    porch: Arc<Porch>,
+    bytes: u64,
+}
+
+impl Share {
+    /// Takes a share, if so much is left.
+    fn take(porch: &Arc<Porch>, bytes: u64) -> Option<Self> {
+        let mut used = porch.memory.lock();
+        let sum = used
+            .checked_add(bytes)
+            .filter(|sum| *sum <= porch.memory_max)?;
+        *used = sum;
+        Some(Self {
+            porch: porch.clone(),
+            bytes,
+        })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        *self.porch.memory.lock() -= self.bytes;
+    }
 }
 
 /// What the listener's thread shares with the CM's callbacks.
@@ -96,6 +126,11 @@ pub(crate) struct Porch {
     limits: Limits,
     device: KVec<u8>,
     board: Arc<Board>,
+    /// Payload memory that sessions have, bytes.
+    #[pin]
+    memory: Mutex<u64>,
+    /// The most that they may have together.
+    memory_max: u64,
 }
 
 impl Porch {
@@ -113,6 +148,8 @@ impl Porch {
                 limits: plan.limits,
                 device,
                 board: board.clone(),
+                memory <- new_mutex!(0),
+                memory_max: memory::total_bytes() / MEMORY_PART,
             }),
             GFP_KERNEL,
         )
@@ -133,7 +170,7 @@ impl Porch {
         request.reject(&refused.encode());
     }
 
-    fn control_request(&self, request: cm::Request<'_>, load: Load, timeout_ms: u32) {
+    fn control_request(self: &Arc<Self>, request: cm::Request<'_>, load: Load, timeout_ms: u32) {
         if !self.limits.allow(&load) {
             let why = "this server is set up to refuse such a load";
             return self.refuse(request, Refused::NotAllowed, why);
@@ -141,6 +178,10 @@ impl Porch {
         if self.sessions.lock().len() >= MAX_SESSIONS {
             return self.refuse(request, Refused::Full, "there are too many sessions");
         }
+        let Some(share) = Share::take(self, load.memory(false)) else {
+            let why = "it asks for more memory than this server has left";
+            return self.refuse(request, Refused::Resources, why);
+        };
         let let_in = (|| -> Result {
             let mailbox = Mailbox::new()?;
             let token = random::secret();
@@ -148,7 +189,7 @@ impl Porch {
                 mailbox: mailbox.clone(),
                 connection: None,
             };
-            let id = request.take(mail)?;
+            let mut id = request.take(mail)?;
             if !self.device.is_empty() {
                 let device = id.device()?;
                 if device.name().as_str().as_bytes() != self.device.as_slice() {
@@ -165,8 +206,10 @@ impl Porch {
                 token,
                 load,
                 timeout_ms,
+                share,
             };
-            Ok(self.guests.lock().push(guest, GFP_KERNEL)?)
+            let pushed = self.guests.lock().push(guest, GFP_KERNEL);
+            Ok(pushed.inspect_err(|_| forget(self, token))?)
         })();
         match let_in {
             Ok(()) => self.event.raise(),
@@ -242,6 +285,15 @@ struct Running {
     // Joined by its drop.
     #[allow(dead_code)]
     thread: kthread::Thread,
+    #[allow(dead_code)]
+    share: Share,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Its thread is joined next.
+        self.mailbox.stop();
+    }
 }
 
 /// Runs a server: the body of its thread.
@@ -295,13 +347,16 @@ pub(crate) fn serve(plan: Plan, porch: Arc<Porch>, started: Arc<Started>) -> Out
         session.mailbox.stop();
     }
     drop(running);
-    porch.guests.lock().clear();
-    porch.sessions.lock().clear();
+    // The ends of their connections wait for handlers, which may want the locks.
+    let guests = core::mem::take(&mut *porch.guests.lock());
+    drop(guests);
+    let sessions = core::mem::take(&mut *porch.sessions.lock());
+    drop(sessions);
     Ok(())
 }
 
 fn listen(plan: &Plan, porch: &Arc<Porch>) -> Outcome<CmId> {
-    let id = CmId::new(&plan.net, Door(porch.clone())).because("connection id")?;
+    let mut id = CmId::new(&plan.net, Door(porch.clone())).because("connection id")?;
     let address = &plan.address;
     id.listen(plan.address, BACKLOG).map_err(|e| {
         let why = match e {
@@ -320,21 +375,30 @@ fn listen(plan: &Plan, porch: &Arc<Porch>) -> Outcome<CmId> {
 
 /// Starts a session's thread.
 fn begin(plan: &Plan, porch: &Arc<Porch>, guest: Guest) -> Result<Running> {
+    let Guest {
+        id,
+        mailbox,
+        token,
+        load,
+        timeout_ms,
+        share,
+    } = guest;
     let stats = Arc::new(Stats::new()?, GFP_KERNEL)?;
     let over = Arc::new(Atomic::new(false), GFP_KERNEL)?;
-    let token = guest.token;
-    let mailbox = guest.mailbox.clone();
     porch.board.begin(stats.clone())?;
     let settings = plan.settings;
     let thread = {
-        let porch = porch.clone();
-        let over = over.clone();
-        let stats = stats.clone();
+        let (porch, mailbox) = (porch.clone(), mailbox.clone());
+        let (over, stats) = (over.clone(), stats.clone());
         kthread::spawn(c"rivet-perf-srv", move || {
-            let outcome = session(settings, &stats, guest);
+            let outcome = (|| {
+                let mut session = Session::new(&mailbox, &stats, load, settings, false)?;
+                let server = Server::new(&mut session, id, timeout_ms, token)?;
+                session.run(&mut Role::Server(server))
+            })();
+            mailbox.close();
             if let Err(failure) = &outcome {
-                let stopped = failure.code == ECANCELED;
-                if !stopped {
+                if failure.code != ECANCELED {
                     porch.board.set_error(failure);
                     if porch.board.may_log() {
                         pr_warn!("perf: a session failed: {failure}\n");
@@ -352,19 +416,8 @@ fn begin(plan: &Plan, porch: &Arc<Porch>, guest: Guest) -> Result<Running> {
         mailbox,
         over,
         thread,
+        share,
     })
-}
-
-/// A session, in its own thread.
-fn session(settings: Settings, stats: &Arc<Stats>, guest: Guest) -> Outcome {
-    let mailbox = guest.mailbox.clone();
-    let outcome = (|| {
-        let mut session = Session::new(&guest.mailbox, stats, guest.load, settings, false)?;
-        let server = Server::new(&mut session, guest.id, guest.timeout_ms, guest.token)?;
-        session.run(&mut Role::Server(server))
-    })();
-    mailbox.close();
-    outcome
 }
 
 /// Joins the threads of sessions that are over.

@@ -3,7 +3,7 @@
 //! What can be set on a perf end: values, their names, their ranges. Pure: it is tested on the
 //! host too.
 
-use core::fmt;
+use core::{fmt, num::NonZeroUsize};
 
 /// Makes an enum whose values have a name in configfs and a number on the wire.
 macro_rules! choice {
@@ -269,8 +269,9 @@ impl Load {
         if self.op.is_ping() && self.depth != 1 {
             return Err("send_ping and write_ping need depth 1");
         }
-        let slots = u64::from(self.slots().max(self.receives()));
-        if slots * self.stride() as u64 > CONNECTION_MEMORY {
+        let client = self.memory(true) / u64::from(self.connections);
+        let server = self.memory(false) / u64::from(self.connections);
+        if client.max(server) > CONNECTION_MEMORY {
             return Err("size times depth needs more than 256 MiB per connection");
         }
         Ok(())
@@ -298,6 +299,54 @@ impl Load {
         }
     }
 
+    /// Slots that an end sends from: the client's load, and a server's answers.
+    pub(crate) fn send_slots(&self, client: bool) -> u32 {
+        if client || self.op.is_ping() {
+            self.slots()
+        } else {
+            0
+        }
+    }
+
+    /// Receives that an end posts per connection.
+    pub(crate) fn posted_receives(&self, client: bool) -> u32 {
+        if client && self.op != Op::SendPing {
+            0
+        } else {
+            self.receives()
+        }
+    }
+
+    /// Slots of an end that the peer can reach, per connection.
+    pub(crate) fn exposed_slots(&self, client: bool) -> u32 {
+        match self.op {
+            Op::WritePing => 1,
+            _ if client => 0,
+            Op::Write | Op::WriteImm | Op::Read => self.depth,
+            Op::FetchAdd | Op::CmpSwap => 1,
+            Op::Send | Op::SendImm | Op::SendPing => 0,
+        }
+    }
+
+    /// Bytes that a receive has to hold.
+    pub(crate) fn receive_len(&self) -> usize {
+        let header = match self.transport {
+            Transport::Ud => GRH_LEN,
+            _ => 0,
+        };
+        self.size as usize + header
+    }
+
+    /// Bytes of payload memory that an end allocates for all connections.
+    pub(crate) fn memory(&self, client: bool) -> u64 {
+        let stride = self.stride();
+        let receive = self.receive_len().next_multiple_of(64);
+        let each = memory_of(self.send_slots(client), stride)
+            + memory_of(self.posted_receives(client), receive)
+            + memory_of(self.exposed_slots(client), stride);
+        each.saturating_mul(u64::from(self.connections))
+    }
+
     /// Bytes from one slot to the next in memory. With `verify`, payloads start at odd places.
     pub(crate) fn stride(&self) -> usize {
         let pad = if self.verify { ODD_OFFSETS } else { 0 };
@@ -316,6 +365,32 @@ impl Load {
             0
         }
     }
+}
+
+/// Memory is allocated in pieces of about so many bytes (and registered so).
+const PIECE: usize = 1 << 20;
+/// The least piece: a page.
+const PAGE: usize = 4096;
+/// Bytes in front of the payload of a receive on UD, as `verbs` has it.
+const GRH_LEN: usize = 40;
+
+/// How many slots of `stride` bytes go into a piece.
+pub(crate) fn slots_per_piece(stride: usize) -> NonZeroUsize {
+    PIECE
+        .checked_div(stride)
+        .and_then(NonZeroUsize::new)
+        .unwrap_or(NonZeroUsize::MIN)
+}
+
+/// Bytes that `count` slots of `stride` bytes take: pieces are powers of two of pages.
+fn memory_of(count: u32, stride: usize) -> u64 {
+    let piece = |slots: usize| match slots {
+        0 => 0,
+        n => (n * stride).next_power_of_two().max(PAGE) as u64,
+    };
+    let per_piece = slots_per_piece(stride);
+    let (full, rest) = (count as usize / per_piece, count as usize % per_piece);
+    full as u64 * piece(per_piece.get()) + piece(rest)
 }
 
 /// Slots of a ping-pong end.
@@ -465,6 +540,35 @@ mod tests {
                     assert!(l.offset(seq) + size as usize <= l.stride());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn memory_is_what_slots_take() {
+        assert_eq!(memory_of(0, 64), 0);
+        assert_eq!(memory_of(1, 64), 4096);
+        assert_eq!(memory_of(65, 64), 8192);
+        assert_eq!(memory_of(3, 1 << 20), 3 << 20);
+        assert_eq!(memory_of(2, (1 << 20) + 64), 4 << 20);
+        let l = Load {
+            op: Op::Write,
+            size: 4096,
+            depth: 16,
+            connections: 4,
+            ..load()
+        };
+        assert_eq!(l.memory(true), 4 * (64 << 10));
+        assert_eq!(l.memory(false), 4 * (64 << 10));
+        // What a client may ask for is bounded whatever it asks.
+        for op in Op::ALL {
+            let l = Load {
+                op: *op,
+                size: 1 << 20,
+                depth: 1024,
+                connections: 256,
+                ..load()
+            };
+            assert!(l.check().is_err() || l.memory(false) <= 256 * CONNECTION_MEMORY);
         }
     }
 

@@ -65,7 +65,7 @@ impl Server {
         if let Err((failure, id)) = session.make_control(id) {
             let refused = Refused::Resources.encode();
             // Without the id the CM refuses when it is destroyed.
-            let _ = id.map(|id| id.reject(&refused));
+            let _ = id.map(|mut id| id.reject(&refused));
             return Err(failure);
         }
         let welcome = Welcome {
@@ -112,6 +112,7 @@ impl Server {
 
     /// A client wants an RC data connection.
     fn data_request(&mut self, session: &mut Session, connection: u32, id: CmId) -> Outcome {
+        let mut id = id;
         if !self.may_open(session, connection) || session.load.transport != Transport::Rc {
             let _ = id.reject(&Refused::NoSession.encode());
             return Ok(());
@@ -125,7 +126,7 @@ impl Server {
             responder_resources: depth,
             initiator_depth: 0,
         };
-        let id = conn.id.as_ref().ok_or(ENOTCONN)?;
+        let id = conn.id.as_mut().ok_or(ENOTCONN)?;
         id.accept(&param).because("accepting a data connection")
     }
 
@@ -178,7 +179,7 @@ impl Server {
 
     /// Says that a connection can be used, when both know the memory that they need.
     fn ready(&mut self, session: &mut Session, connection: u32) -> Outcome {
-        let exposed = super::conn::exposed_slots(&session.load, false);
+        let exposed = session.load.exposed_slots(false);
         let conn = session.conns.get(connection as usize).ok_or(EINVAL)?;
         let lane = self.lanes.get_mut(connection as usize).ok_or(EINVAL)?;
         let told = conn.exposed.slots(exposed) == exposed;
@@ -408,7 +409,8 @@ impl Server {
             let conn = &mut session.conns[index];
             conn.qp.flush_recv().because("receives")?;
             let seen = lane.received + lane.lost;
-            if seen - lane.credited >= quarter && lane.finish.is_none() {
+            // What was taken for lost may have come since, and been counted twice for a while.
+            if lane.finish.is_none() && seen.saturating_sub(lane.credited) >= quarter {
                 let control = session.control.as_mut().ok_or(ENOTCONN)?;
                 if control.has_room() {
                     lane.credited = seen;
@@ -596,8 +598,13 @@ fn find(
         _ => MAX_GAP,
     };
     let at = Conn::payload_at(load);
+    // The first bytes tell most candidates apart, so that a peer cannot buy much time with them.
+    let mut head = [0; 8];
+    let head = &mut head[..len.min(8)];
+    slot.read(at, head)?;
     for seq in expected..=expected + gap {
-        if slot.holds(at, len, Pattern::new(connection, seq, false))? {
+        let pattern = Pattern::new(connection, seq, false);
+        if pattern.matches(0, head) && slot.holds(at, len, pattern)? {
             return Ok(Some(seq));
         }
     }

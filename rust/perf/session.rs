@@ -360,7 +360,7 @@ impl Session {
             ));
         }
         let each = super::conn::completions(&self.load, self.is_client);
-        if each > caps.max_cqe || self.load.slots().max(self.load.receives()) > caps.max_qp_wr {
+        if each > caps.max_cqe || self.load.slots().max(self.load.receives()) >= caps.max_qp_wr {
             return Err(Failure::new(
                 E2BIG,
                 fmt!("depth: more than {name} can queue"),
@@ -481,6 +481,7 @@ impl Session {
     fn poll(&mut self, role: &mut Role) -> Outcome {
         // Out of the session meanwhile, so that the roles can have the session.
         let mut wcs = core::mem::take(&mut self.wcs);
+        let mut outcome = Ok(());
         let mut at = 0;
         while let Some(cq) = self.fabric.as_ref().and_then(|fabric| fabric.cqs.get(at)) {
             at += 1;
@@ -491,11 +492,18 @@ impl Session {
             self.moved = true;
             self.now = now_ns();
             for wc in wcs {
-                self.dispatch(role, wc)?;
+                match &outcome {
+                    Ok(()) => outcome = self.dispatch(role, wc),
+                    // Polled is polled: what they complete is over, and must be seen to be.
+                    Err(_) => self.drain(wc),
+                }
+            }
+            if outcome.is_err() {
+                break;
             }
         }
         self.wcs = wcs;
-        Ok(())
+        outcome
     }
 
     fn dispatch(&mut self, role: &mut Role, wc: &mut Wc) -> Outcome {
@@ -523,7 +531,7 @@ impl Session {
                 role.message(self, connection, message)
             }
             Arrival::Registered(region, connection) => {
-                let slots = super::conn::exposed_slots(&self.load, self.is_client);
+                let slots = self.load.exposed_slots(self.is_client);
                 let load = self.load;
                 let conn = self.conns.get_mut(connection as usize).ok_or(EINVAL)?;
                 let told = conn.exposed.add(region, slots)?;
@@ -550,7 +558,7 @@ impl Session {
 
     /// Begins to register the next piece of a connection's memory; `false` if all is registered.
     pub(crate) fn expose(&mut self, connection: u32) -> Outcome<bool> {
-        let slots = super::conn::exposed_slots(&self.load, self.is_client);
+        let slots = self.load.exposed_slots(self.is_client);
         let access = super::conn::exposed_access(self.load.op);
         let stride = self.load.stride();
         let conn = self.conns.get(connection as usize).ok_or(EINVAL)?;
@@ -620,12 +628,12 @@ impl Session {
             control.begin_drain();
         }
         for conn in self.conns.iter_mut() {
-            if let Some(id) = &conn.id {
+            if let Some(id) = &mut conn.id {
                 let _ = id.disconnect();
             }
         }
         let deadline = now_ns() + DRAIN;
-        let mut wcs = [const { Wc::EMPTY }; BUDGET];
+        let mut wcs = core::mem::take(&mut self.wcs);
         while self.outstanding() > 0 && now_ns() < deadline {
             let mut seen = 0;
             let cqs = self.fabric.as_ref().map_or(0, |fabric| fabric.cqs.len());

@@ -3,7 +3,11 @@
 //! Payload memory, cut into slots of one stride: our own for local work requests ([`Slot`]), and
 //! registered for the peer ([`Exposed`]).
 
-use super::{params::Load, pattern::Pattern, wire::Region};
+use super::{
+    params::{slots_per_piece, Load},
+    pattern::Pattern,
+    wire::Region,
+};
 use crate::verbs::{
     wr::RecvWr, Ah, Buffer, Direction, Mapped, Mr, Pd, RegisteredMr, Registration, RemoteAddr,
     SendWr,
@@ -11,20 +15,8 @@ use crate::verbs::{
 use core::num::{NonZeroU32, NonZeroUsize};
 use kernel::{prelude::*, sync::Arc};
 
-/// Memory is allocated in pieces of about so many bytes (and registered so: every device can
-/// register that much at once).
-const PIECE: usize = 1 << 20;
-
 /// Bytes that are compared or filled at a time.
 const STEP: usize = 256;
-
-/// How many slots of `stride` bytes go into a piece.
-fn slots_per_piece(stride: usize) -> NonZeroUsize {
-    PIECE
-        .checked_div(stride)
-        .and_then(NonZeroUsize::new)
-        .unwrap_or(NonZeroUsize::MIN)
-}
 
 /// Payload memory of one operation; the token of its work request.
 pub(crate) struct Slot {
@@ -121,7 +113,7 @@ impl Slot {
 
     /// Whether the `len` bytes at `offset` are that payload.
     pub(crate) fn holds(&self, offset: usize, len: usize, pattern: Pattern) -> Result<bool> {
-        Ok(compare(&self.memory, self.base + offset, len, pattern)? == Found::All)
+        matches(&self.memory, self.base + offset, len, pattern)
     }
 }
 
@@ -145,6 +137,21 @@ fn clear(memory: &Mapped, begin: usize, len: usize) -> Result {
         at += n;
     }
     Ok(())
+}
+
+/// Whether memory holds a payload; looks no further than to the first difference.
+fn matches(memory: &Mapped, begin: usize, len: usize, pattern: Pattern) -> Result<bool> {
+    let mut bytes = [0; STEP];
+    let mut at = 0;
+    while at < len {
+        let n = STEP.min(len - at);
+        memory.read(begin + at, &mut bytes[..n])?;
+        if !pattern.matches(at, &bytes[..n]) {
+            return Ok(false);
+        }
+        at += n;
+    }
+    Ok(true)
 }
 
 /// How much of a payload is in memory.
