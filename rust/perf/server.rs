@@ -20,7 +20,7 @@ use kernel::prelude::*;
 
 /// How long what an unreliable transport may have lost is waited for, ns.
 const GRACE: u64 = 200 * MS;
-/// How far ahead of the expected message an unreliable transport's next one is looked for.
+/// How far from the expected message an unreliable transport's next one is looked for.
 const MAX_GAP: u64 = 1024;
 
 /// What the server counts of a connection.
@@ -350,22 +350,26 @@ impl Server {
         lane.received += 1;
         lane.last = now;
         session.control()?.heard(now);
-        let seq = match imm {
-            // What came with it tells which one it is, as far as 32 bits go.
+        // What came with it tells which one it is, as far as 32 bits go. Unreliable transports lose
+        // messages, and the network may change their order.
+        let ahead = match imm {
             Some(imm) if load.transport != Transport::Rc => {
-                lane.expected + u64::from(imm.wrapping_sub(lane.expected as u32))
+                i64::from(imm.wrapping_sub(lane.expected as u32) as i32)
             }
-            _ => lane.expected,
+            _ => 0,
+        };
+        let Some(mut seq) = lane.expected.checked_add_signed(ahead) else {
+            return Err(session.lie(index as u32, "a data message with an impossible number"));
         };
         let mut good = imm.is_none_or(|imm| imm == seq as u32);
-        let mut next = seq + 1;
         if load.verify && load.op != Op::WriteImm {
             match find(&slot, &load, index as u32, seq, len, imm.is_none())? {
-                Some(found) => next = found + 1,
+                Some(found) => seq = found,
                 None => good = false,
             }
         }
-        if next.saturating_sub(lane.expected) <= MAX_GAP {
+        let next = seq + 1;
+        if (lane.expected..=lane.expected + MAX_GAP).contains(&next) {
             lane.expected = next;
         }
         if !good {
@@ -378,7 +382,7 @@ impl Server {
         conn.post_receive(slot)?;
         if load.op == Op::SendPing {
             let mut answer = conn.free.pop().ok_or(EAGAIN).because("answer to a ping")?;
-            answer.seq = next - 1;
+            answer.seq = seq;
             if load.verify {
                 let offset = load.offset(answer.seq);
                 let pattern = Pattern::new(index as u32, answer.seq, true);
@@ -582,8 +586,8 @@ fn check(
     }))
 }
 
-/// Which message is in `slot`: the one that is expected, or, where some may have been lost, one of
-/// the next.
+/// Which message is in `slot`: the one that is expected, or, where some may have been lost or have
+/// overtaken others, one of those around it.
 fn find(
     slot: &Slot,
     load: &super::params::Load,
@@ -602,7 +606,9 @@ fn find(
     let mut head = [0; 8];
     let head = &mut head[..len.min(8)];
     slot.read(at, head)?;
-    for seq in expected..=expected + gap {
+    let after = expected..=expected + gap;
+    let before = expected.saturating_sub(gap)..expected;
+    for seq in Iterator::chain(after, before.rev()) {
         let pattern = Pattern::new(connection, seq, false);
         if pattern.matches(0, head) && slot.holds(at, len, pattern)? {
             return Ok(Some(seq));
