@@ -43,14 +43,14 @@ impl Event {
     pub(crate) fn wait(&self, ms: u32) -> bool {
         let jiffies = msecs_to_jiffies(ms).max(1);
         // SAFETY: Initialised (type invariant).
-        unsafe { sys::rivet_event_wait(self.raw.get(), jiffies as _) != 0 }
+        unsafe { sys::rivet_event_wait(self.raw.get(), jiffies as isize) != 0 }
     }
 
     /// As [`Event::wait`], but ends with `EINTR` when the task gets a signal.
     pub(crate) fn wait_interruptible(&self, ms: u32) -> Result<bool> {
         let jiffies = msecs_to_jiffies(ms).max(1);
         // SAFETY: Initialised (type invariant).
-        match unsafe { sys::rivet_event_wait_interruptible(self.raw.get(), jiffies as _) } {
+        match unsafe { sys::rivet_event_wait_interruptible(self.raw.get(), jiffies as isize) } {
             n if n < 0 => Err(EINTR),
             n => Ok(n != 0),
         }

@@ -96,6 +96,9 @@ unsafe fn join<F>(body: NonNull<c_void>) {
     drop(unsafe { KBox::from_raw(body) });
 }
 
+/// # Safety
+///
+/// For the kernel: `data` is the `Body<F>` that [`spawn`] gave.
 unsafe extern "C" fn run<F: FnOnce()>(data: *mut c_void) -> c_int {
     let body = data.cast::<Body<F>>();
     // SAFETY: The body lives until the owner has seen the completion below; nobody else touches

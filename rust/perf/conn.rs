@@ -65,6 +65,7 @@ fn send_queue(load: &Load, client: bool) -> u32 {
 
 impl Conn {
     /// Makes QP and slots. With `id`, the QP is connected by the CM. Sleeps.
+    #[allow(clippy::too_many_arguments)] // Each is one thing that a connection is made of.
     pub(crate) fn new(
         index: u32,
         load: &Load,

@@ -243,10 +243,10 @@ impl Control {
         }
     }
 
-    /// Begins the end: see [`Qp::to_error`].
+    /// Begins the end: see [`Qp::enter_error`].
     pub(crate) fn begin_drain(&mut self) {
         // A QP that cannot be moved is destroyed soon anyway.
-        let _ = self.qp.to_error();
+        let _ = self.qp.enter_error();
     }
 
     /// Takes a completion while draining; whatever it was is over.

@@ -27,7 +27,7 @@ pub(crate) fn bucket(ns: u64) -> usize {
     }
     let shift = magnitude - SUB_BITS;
     // The leading bit counts the powers of two, the bits after it the place within.
-    (((shift + 1) as u64) * SUB + ((ns >> shift) - SUB)) as usize
+    (u64::from(shift + 1) * SUB + ((ns >> shift) - SUB)) as usize
 }
 
 /// The least value of a bucket, ns.

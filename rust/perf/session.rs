@@ -620,7 +620,7 @@ impl Session {
     /// The orderly end: nothing new, all completions seen, the peer told.
     fn finish(&mut self) {
         for conn in self.conns.iter_mut() {
-            let _ = conn.qp.to_error();
+            let _ = conn.qp.enter_error();
         }
         if let Some(control) = &mut self.control {
             // Tells the peer, and moves the QP to error.

@@ -68,18 +68,20 @@ pub(crate) struct Access(i32);
 
 impl Access {
     /// The device may write on behalf of local work requests.
-    pub(crate) const LOCAL_WRITE: Access = Access(sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE as _);
+    pub(crate) const LOCAL_WRITE: Access =
+        Access(sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE as i32);
     /// Peers may write. Implies [`Access::LOCAL_WRITE`] (IBA vol. 1, 10.6.3.1).
     pub(crate) const REMOTE_WRITE: Access = Access(
         (sys::ib_access_flags_IB_ACCESS_REMOTE_WRITE | sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE)
-            as _,
+            as i32,
     );
     /// Peers may read.
-    pub(crate) const REMOTE_READ: Access = Access(sys::ib_access_flags_IB_ACCESS_REMOTE_READ as _);
+    pub(crate) const REMOTE_READ: Access =
+        Access(sys::ib_access_flags_IB_ACCESS_REMOTE_READ as i32);
     /// Peers may do atomic operations. Implies [`Access::LOCAL_WRITE`].
     pub(crate) const REMOTE_ATOMIC: Access = Access(
         (sys::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC | sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE)
-            as _,
+            as i32,
     );
 
     pub(super) fn as_raw(self) -> i32 {

@@ -286,14 +286,14 @@ impl CmId {
             .map_or(core::ptr::null_mut(), SocketAddr::as_raw_mut);
         // SAFETY: The id is valid, and the addresses are storage of full size.
         to_result(unsafe {
-            sys::rdma_resolve_addr(self.as_raw(), src, dst.as_raw(), timeout_ms as _)
+            sys::rdma_resolve_addr(self.as_raw(), src, dst.as_raw(), timeout_ms as usize)
         })
     }
 
     /// Starts to find the way; ends with [`Event::RouteResolved`] or [`Event::RouteError`].
     pub(crate) fn resolve_route(&mut self, timeout_ms: u32) -> Result {
         // SAFETY: The id is valid; the CM checks its state.
-        to_result(unsafe { sys::rdma_resolve_route(self.as_raw(), timeout_ms as _) })
+        to_result(unsafe { sys::rdma_resolve_route(self.as_raw(), timeout_ms as usize) })
     }
 
     /// Starts to connect the QP made on this id; ends with [`Event::Established`] or one of the
@@ -441,6 +441,10 @@ unsafe fn free<H>(context: NonNull<Header>) {
 
 /// The CM's callback. A value other than 0 makes the CM destroy the id, which is right for a new id
 /// that nobody took, and for no other: not every caller in the CM ends all of the id.
+///
+/// # Safety
+///
+/// For the CM: the id's context is a `Context<H>`.
 unsafe extern "C" fn on_event<H: Handler>(
     id: *mut sys::rdma_cm_id,
     event: *mut sys::rdma_cm_event,

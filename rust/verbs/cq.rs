@@ -218,11 +218,17 @@ unsafe fn release<H: Handler>(handler: *const c_void) {
     drop(unsafe { Arc::<H>::from_raw(handler.cast()) });
 }
 
+/// # Safety
+///
+/// For the core: `context` is the `H` that [`Cq::new`] gave.
 unsafe extern "C" fn on_completion<H: Handler>(_cq: *mut sys::ib_cq, context: *mut c_void) {
     // SAFETY: The context is the `H` that `Cq::new` gave, which outlives the CQ.
     unsafe { &*context.cast::<H>() }.kick();
 }
 
+/// # Safety
+///
+/// For the core: `context` is the `H` that [`Cq::new`] gave.
 unsafe extern "C" fn on_event<H: Handler>(_event: *mut sys::ib_event, context: *mut c_void) {
     // SAFETY: The context is the `H` that `Cq::new` gave, which outlives the CQ.
     unsafe { &*context.cast::<H>() }.failed();

@@ -307,6 +307,10 @@ impl PinnedDrop for Registration {
 }
 
 /// The core's `add`: makes the [`Device`] and shows it around.
+///
+/// # Safety
+///
+/// For the core: `raw` is a registered device.
 unsafe extern "C" fn add(raw: *mut sys::ib_device) -> kernel::ffi::c_int {
     match try_add(raw) {
         Ok(()) => 0,
@@ -341,6 +345,10 @@ fn try_add(raw: *mut sys::ib_device) -> Result {
 }
 
 /// The core's `remove`: nothing of ours is left on the device when it returns.
+///
+/// # Safety
+///
+/// For the core: `add` was called for `raw`.
 unsafe extern "C" fn remove(raw: *mut sys::ib_device, _data: *mut kernel::ffi::c_void) {
     let device = {
         let mut devices = DEVICES.lock();

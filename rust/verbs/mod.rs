@@ -19,7 +19,7 @@
 //!   that can only name memory which the token holds; the token rests in the QP's ring until
 //!   [`Qp::complete`] has seen the completion, and only then comes back.
 //! * A [`Qp`] that is dropped is destroyed first and gives its tokens up after that, so the HCA
-//!   never writes to freed memory, drained or not. Draining ([`Qp::to_error`], then polling until
+//!   never writes to freed memory, drained or not. Draining ([`Qp::enter_error`], then polling until
 //!   [`Qp::outstanding`] is zero) is what an orderly owner does so that no completion is lost.
 //! * CQs cannot overflow: a QP reserves one entry per work request that it can hold.
 //! * An rkey exists only as long as its [`RegisteredMr`]; that owns the mapping and the mapping

@@ -21,7 +21,7 @@
 //!
 //! # The end
 //!
-//! [`Qp::to_error`] flushes what is outstanding; the owner polls until [`Qp::outstanding`] is
+//! [`Qp::enter_error`] flushes what is outstanding; the owner polls until [`Qp::outstanding`] is
 //! zero or it has waited long enough. What was unsignalled and has succeeded before that has no
 //! completion of its own, so a marker is posted behind it, which is flushed as well. Dropping destroys the QP first: after `ib_destroy_qp` the
 //! HCA touches none of its memory, and only then the tokens go. Completions of a destroyed QP that
@@ -89,7 +89,7 @@ enum Backing {
 
 /// A work request in the send ring.
 struct Sent<S> {
-    /// `None` for the marker that [`Qp::to_error`] posts.
+    /// `None` for the marker that [`Qp::enter_error`] posts.
     token: Option<S>,
     revokes: Option<u64>,
 }
@@ -475,7 +475,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
 
     /// Ends all work: what is outstanding completes as flushed, and nothing new is executed. What
     /// was staged is dropped. Sleeps.
-    pub(crate) fn to_error(&mut self) -> Result {
+    pub(crate) fn enter_error(&mut self) -> Result {
         let mask = self.ring.len() - 1;
         for _ in 0..self.staged {
             self.head = self.head.wrapping_sub(1) & (Route::MAX_INDEX - 1);
@@ -505,7 +505,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         };
         let mut raw = sys::ib_ud_wr::default();
         raw.wr.opcode = sys::ib_wr_opcode_IB_WR_SEND;
-        raw.wr.send_flags = sys::ib_send_flags_IB_SEND_SIGNALED as i32;
+        raw.wr.send_flags = sys::ib_send_flags_IB_SEND_SIGNALED;
         raw.wr.__bindgen_anon_1.wr_id = route.to_wr_id();
         if self.limits.qp_type == QpType::Ud {
             // Made by `ready_ud`, without which nothing was sent.
@@ -707,8 +707,8 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         });
         for i in taken.unwrap_or(n)..n {
             // SAFETY: The receives that were not taken are still what `post_recv` wrote.
-            let index =
-                unsafe { self.recv_wrs[i].__bindgen_anon_1.wr_id } as u32 & (Route::MAX_INDEX - 1);
+            let wr_id = unsafe { self.recv_wrs[i].__bindgen_anon_1.wr_id };
+            let index = wr_id as u32 & (Route::MAX_INDEX - 1);
             self.slots[index as usize] = None;
             let _ = self.free.push_within_capacity(index);
         }
@@ -846,6 +846,9 @@ pub(super) fn filled<T>(len: usize, mut f: impl FnMut() -> T) -> Result<KVVec<T>
     Ok(v)
 }
 
+/// # Safety
+///
+/// For the core: `context` is the QP's context.
 unsafe extern "C" fn on_event(event: *mut sys::ib_event, context: *mut c_void) {
     // SAFETY: The context is the `Events` of the QP, which outlives it.
     let events = unsafe { &*context.cast::<Events>() };

@@ -91,6 +91,9 @@ pub(super) unsafe fn defer(
     unsafe { sys::rivet_queue_doomed(queue, work, Some(reap)) };
 }
 
+/// # Safety
+///
+/// For the workqueue: `work` is that of a [`Doomed`].
 unsafe extern "C" fn reap(work: *mut sys::work_struct) {
     // SAFETY: The workqueue calls this with the work of a `Doomed`, which lives until the end of
     // `cm::destroy` below.

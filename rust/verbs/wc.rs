@@ -44,8 +44,10 @@ impl Route {
 
 impl Wc {
     /// Room for one completion.
-    // SAFETY: All members are numbers, raw pointers and unions of those: zeros are valid.
-    pub(crate) const EMPTY: Self = Self(unsafe { core::mem::zeroed() });
+    pub(crate) const EMPTY: Self = {
+        // SAFETY: All members are numbers, raw pointers and unions of those: zeros are valid.
+        Self(unsafe { core::mem::zeroed() })
+    };
 
     /// Where it belongs.
     pub(crate) fn route(&self) -> Route {
@@ -80,7 +82,8 @@ impl Wc {
     pub(crate) fn invalidated(&self) -> Option<u32> {
         let has = self.0.wc_flags & sys::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32 != 0;
         // SAFETY: A plain number in either reading of the union.
-        has.then(|| unsafe { self.0.ex.invalidate_rkey })
+        let rkey = unsafe { self.0.ex.invalidate_rkey };
+        has.then_some(rkey)
     }
 
     /// The sender's QP number (UD).

@@ -123,12 +123,12 @@ impl<'q, 't> SendWr<'q, 't> {
 
     /// Waits for the READs and atomics before it (IBA vol. 1, 10.8.3.3).
     pub(crate) fn fence(&mut self) {
-        self.header().send_flags |= sys::ib_send_flags_IB_SEND_FENCE as i32;
+        self.header().send_flags |= sys::ib_send_flags_IB_SEND_FENCE;
     }
 
     /// Raises a solicited event at the receiver.
     pub(crate) fn solicited(&mut self) {
-        self.header().send_flags |= sys::ib_send_flags_IB_SEND_SOLICITED as i32;
+        self.header().send_flags |= sys::ib_send_flags_IB_SEND_SOLICITED;
     }
 
     fn header(&mut self) -> &mut sys::ib_send_wr {
@@ -297,7 +297,7 @@ impl<'q, 't> SendWr<'q, 't> {
         header.sg_list = sg_list;
         header.num_sge = i32::try_from(n)?;
         if signaled {
-            header.send_flags |= sys::ib_send_flags_IB_SEND_SIGNALED as i32;
+            header.send_flags |= sys::ib_send_flags_IB_SEND_SIGNALED;
         }
         Ok(Finished {
             signaled,
