@@ -10,21 +10,11 @@ SERVER=10.77.0.2
 in_a() { nsenter --net=/run/netns/a "$@"; }
 in_b() { nsenter --net=/run/netns/b "$@"; }
 
-# set_end NAME KEY=VALUE...
-set_end() {
-	local end=$PERF/$1 kv
-	shift
-	mkdir -p "$end" || return 1
-	for kv; do
-		echo "${kv#*=}" >"$end/${kv%%=*}" || return 1
-	done
-}
-
 # value FILE KEY: of a "key value" file.
 value() { awk -v key="$2" '$1 == key { print $2 }' "$1"; }
 
 rivet_server() { # KEY=VALUE...
-	in_b bash -c '. /rivet/bench/perf.sh; set_end server role=server address=$SERVER "$@" start=1' _ "$@"
+	in_b /rivet/bench/set-end server role=server address=$SERVER "$@" start=1
 }
 
 rivet_server_stop() { rmdir $PERF/server; }
@@ -34,11 +24,11 @@ rivet_server_stop() { rmdir $PERF/server; }
 rivet_run() {
 	local key=$1 end=$PERF/client state
 	shift
-	in_a bash -c '. /rivet/bench/perf.sh; set_end client role=client address=$SERVER "$@" start=1' _ "$@" || return 1
+	in_a /rivet/bench/set-end client role=client address=$SERVER "$@" start=1 || return 1
 	while state=$(<$end/state) && [ "$state" = running ]; do
 		sleep "${LOOK:-0.05}"
 	done
-	if [ "$state" != done ]; then
+	if [ "$state" != "done" ]; then
 		echo "rivet: $(<$end/error)" >&2
 		rmdir $end
 		return 1
