@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+#
+# For the tests in selftests/perf. A test is a function: it calls "fail" for
+# each thing that is wrong, and goes on or returns as it likes. A script names
+# its tests at its end:
+#
+#	tests "FUNCTION ARGUMENT..." ...
+#
+# Each runs in a shell of its own and is reported under these words. After it
+# all ends are removed, what "restore" does is done (a script may define it),
+# and everything of RDMA must be as it was before: if not, the test failed.
+
+# shellcheck source=qemu/guest/lib.sh
+. /rivet/lib.sh
+
+PATH=$PATH:/rivet/bin
+C=/sys/kernel/config/rivet/perf
+SERVER=10.77.0.2 # in namespace b
+FAILURES=0
+
+# The programs that a test starts cost more than what it tests, so what is done
+# often is done by the shell itself.
+exec {IDLE}<> <(:)
+nap() { read -r -t "$1" -u "$IDLE" || :; }
+
+# wait_for SECONDS COMMAND...: until COMMAND succeeds.
+wait_for() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		[ $SECONDS -le $end ] || return 1
+		nap 0.02
+	done
+}
+
+# ---- ends -------------------------------------------------------------------
+
+# make NAME KEY=VALUE...: an end with these settings.
+make() {
+	local name=$1 pair
+	shift
+	mkdir "$C/$name" || return 1
+	for pair; do
+		echo "${pair#*=}" >"$C/$name/${pair%%=*}" || fail "$name: $pair was refused"
+	done
+}
+
+# put FILE [VALUE]: writes exactly VALUE to a file below $C, in namespace $NS.
+# Sets ERRNO to the errno's name or OK, and LINES to the lines that this write
+# brought into the kernel's log.
+put() {
+	local line all
+	mapfile -t all < <(attr_write ${NS:+-n "$NS"} "$C/$1" "${@:2}")
+	ERRNO=${all[0]:-nothing}
+	LINES=()
+	for line in "${all[@]:1}"; do
+		[[ $line != "rivet: perf/${1%%/*}: "* ]] || LINES+=("$line")
+	done
+}
+
+# start NAME NAMESPACE: fails the test if the end does not start.
+start() {
+	NS=$2 put "$1/start" 1
+	[ "$ERRNO" = OK ] || fail "$1: start: $ERRNO ${LINES[*]}"
+}
+
+# server [NAME] KEY=VALUE...: a server that runs in namespace b.
+server() {
+	local name=s
+	[[ ${1-} == *=* ]] || [ $# -eq 0 ] || { name=$1 && shift; }
+	make "$name" role=server address=$SERVER "$@" && start "$name" b
+}
+
+# client [NAME] KEY=VALUE...: a client, not started.
+client() {
+	local name=c
+	[[ ${1-} == *=* ]] || [ $# -eq 0 ] || { name=$1 && shift; }
+	make "$name" role=client address=$SERVER "$@"
+}
+
+# get NAME FILE: V is its first line.
+get() { V="" && read -r V <"$C/$1/$2" || :; }
+
+state_is() { get "$1" state && [ "$V" = "$2" ]; }
+
+is_over() { get "$1" state && [ "$V" != running ]; }
+
+# await_done NAME [SECONDS], await_failed NAME [SECONDS]: it must end so.
+await_done() { await "$1" "done" "${2:-30}"; }
+await_failed() { await "$1" failed "${2:-30}"; }
+await() {
+	wait_for "$3" is_over "$1"
+	[ "$V" != "$2" ] || return 0
+	fail "$1 is '$V', not '$2': $(<"$C/$1/error")"
+	return 1
+}
+
+# results NAME: R[key] is what the end's result says.
+declare -A R
+results() {
+	local key value
+	R=()
+	while read -r key value; do R[$key]=$value; done <"$C/$1/result"
+}
+
+# expect NAME KEY=VALUE...: what the end's result must say.
+expect() {
+	local pair
+	results "$1"
+	for pair in "${@:2}"; do
+		[ "${R[${pair%%=*}]-}" = "${pair#*=}" ] ||
+			fail "$1: ${pair%%=*} is ${R[${pair%%=*}]-missing}, not ${pair#*=}"
+	done
+}
+
+# has_error NAME PATTERN: "error" must match.
+has_error() {
+	get "$1" error
+	# shellcheck disable=SC2053 # a pattern
+	[[ $V == *$2* ]] || fail "$1: error is '$V', not *$2*"
+}
+
+# run_load COUNT KEY=VALUE...: a client's load of COUNT operations on a server
+# that runs, verified. Fails unless each of them was done, and done right.
+run_load() {
+	local count=$1
+	shift
+	client "verify=1" "count=$count" "$@" && start c a && await_done c 60 || return
+	expect c "ops=$count" errors=0 miscompares=0 lost=0
+	rmdir $C/c
+}
+
+# serves: the server s is none the worse: it serves an honest client.
+serves() { run_load 20 size=100 depth=4; }
+
+# result_is NAME KEY VALUE
+result_is() { results "$1" && [ "${R[$2]-}" = "$3" ]; }
+
+# ---- the kernel's log -------------------------------------------------------
+
+log_clear() { dmesg -C; }
+# log_count PATTERN: how many lines since log_clear match.
+log_count() { dmesg | grep -cE "rivet: .*$1"; }
+
+# ---- what is left -----------------------------------------------------------
+
+# All RDMA objects, per device.
+objects() {
+	local line
+	while read -r _ line; do
+		[[ $line != rxe[ab]:* ]] || echo "$line"
+	done < <(rdma resource show) | sort
+}
+objects_are() { [ "$(objects)" = "$1" ]; }
+
+# remove_ends: all but the server that a script keeps for all of its tests.
+remove_ends() {
+	local end
+	for end in "$C"/*/; do
+		[ ! -d "$end" ] || [ "$end" = "$C/${KEEP-}/" ] || rmdir "$end" || echo "$end cannot be removed"
+	done
+}
+
+# keep_server KEY=VALUE...: the server s is there for all tests of the script.
+keep_server() {
+	server "$@" || exit 1
+	KEEP=s
+	EMPTY=$OBJECTS
+	OBJECTS=$(objects)
+}
+
+restore() { :; }
+
+# ---- the network ------------------------------------------------------------
+
+# net_addresses: gives back what interfaces forgot that were set down.
+net_addresses() {
+	ip -n a addr replace fd77::1/64 dev va nodad
+	ip -n b addr replace fd77::2/64 dev vb nodad
+	neighbour a va 2 b vb
+	neighbour b vb 1 a va
+	net_ready
+}
+
+neighbour() {
+	local address
+	for address in 10.77.0.$3 fd77::$3; do
+		ip -n "$1" neigh replace "$address" lladdr "$(mac_of "$4" "$5")" dev "$2" nud permanent
+	done
+}
+
+# net_ready: waits until both devices are up and know their addresses.
+net_ready() {
+	local n
+	for n in "a ffff:0a4d:0001" "b ffff:0a4d:0002" \
+		"a fd77:0000:0000:0000:0000:0000:0000:0001" "b fd77:0000:0000:0000:0000:0000:0000:0002"; do
+		wait_for 10 gid_ready "rxe${n% *}" "${n#* }" || echo "rxe${n% *} has no GID ${n#* }"
+	done
+}
+
+# ---- reporting --------------------------------------------------------------
+
+fail() {
+	FAILURES=$((FAILURES + 1))
+	echo "$*"
+}
+
+skip() {
+	echo "SKIP $*"
+	exit 4
+}
+
+# one_test FUNCTION ARGUMENT...
+one_test() {
+	"$@"
+	local pids
+	pids=$(jobs -p)
+	# shellcheck disable=SC2086 # a list
+	[ -z "$pids" ] || { kill -KILL $pids && wait; } 2>/dev/null
+	exit $((FAILURES > 0))
+}
+
+tests() {
+	local spec out rc line n=0 failed=0 begin
+	out=$(mktemp)
+	echo "KTAP version 1"
+	echo "1..$#"
+	for spec; do
+		n=$((n + 1))
+		begin=${EPOCHREALTIME/./}
+		# shellcheck disable=SC2086 # words
+		(one_test $spec) >"$out" 2>&1
+		rc=$?
+		{ remove_ends && restore; } >>"$out" 2>&1
+		if ! wait_for 3 objects_are "$OBJECTS"; then
+			printf 'left:\n%s\nbefore:\n%s\n' "$(objects)" "$OBJECTS"
+			[ $rc -ne 0 ] || rc=1
+		fi >>"$out"
+		while IFS= read -r line; do echo "# $line"; done <"$out"
+		begin=$(((${EPOCHREALTIME/./} - begin) / 1000))
+		case $rc in
+		0) echo "ok $n $spec # $begin ms" ;;
+		4) echo "ok $n $spec # SKIP $(sed -n 's/^SKIP //p' "$out")" ;;
+		*) echo "not ok $n $spec # $begin ms" && failed=1 ;;
+		esac
+	done
+	rm -f "$out"
+	if [ -n "${KEEP-}" ]; then
+		rmdir "$C/$KEEP" && wait_for 3 objects_are "$EMPTY" || failed=1
+	fi
+	exit $failed
+}
