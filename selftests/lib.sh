@@ -206,6 +206,10 @@ fail() {
 	echo "$*"
 }
 
+# progress TEXT: shown at once, as the machine is taken for dead after a long
+# silence.
+progress() { echo "# $*" >&3; }
+
 skip() {
 	echo "SKIP $*"
 	exit 4
@@ -224,6 +228,7 @@ one_test() {
 tests() {
 	local spec out rc line n=0 failed=0 begin
 	out=$(mktemp)
+	exec 3>&1
 	echo "KTAP version 1"
 	echo "1..$#"
 	for spec; do

@@ -70,6 +70,7 @@ rounds() {
 		insmod /rivet/rivet.ko && run_once && rmmod rivet || fail "round $i"
 		[ "$FAILURES" -eq 0 ] || return
 		[ "$i" -le "$2" ] || sample >>"$samples"
+		[ $((i % 25)) -ne 0 ] || progress "round $i"
 	done
 	echo "$1 rounds in $((SECONDS - begin)) s"
 	while read -r key first second; do
