@@ -122,6 +122,8 @@ struct Lane {
     checking: KVec<KBox<Slot>>,
     /// Payloads that wait to be checked.
     to_check: KVec<KBox<Slot>>,
+    /// The operation that was begun last asks for a completion.
+    last_signaled: bool,
     /// When the ping that is on its way was sent; 0 if none is.
     pinged: u64,
     /// Number of the ping that is on its way.
@@ -389,6 +391,7 @@ impl Client {
                 credited: 0,
                 checking: KVec::with_capacity(CHECKS as usize, GFP_KERNEL)?,
                 to_check: KVec::with_capacity(session.load.slots() as usize, GFP_KERNEL)?,
+                last_signaled: true,
                 pinged: 0,
                 ping: 0,
                 asked: session.now,
@@ -416,7 +419,8 @@ impl Client {
         if session.now >= self.end {
             // Nothing new; the connections finish what they have.
             for lane in self.lanes.iter_mut() {
-                lane.quota = lane.begun;
+                // One more, if the last one does not say when it ends.
+                lane.quota = lane.begun + u64::from(!lane.last_signaled);
             }
         }
         for index in 0..self.lanes.len() {
@@ -444,10 +448,16 @@ impl Client {
                 began = true;
                 session.now = now_ns();
             }
-            slot.seq = lane.begun;
+            let seq = lane.begun;
+            slot.seq = seq;
             slot.begin = session.now;
-            begin(conn, slot, &load)?;
             lane.begun += 1;
+            // The last that can be begun before something ends must itself say when it does.
+            lane.last_signaled = (seq + 1) % load.signal_every() == 0
+                || lane.begun == lane.quota
+                || conn.free.is_empty()
+                || (receives != 0 && lane.begun - lane.credited == receives);
+            begin(conn, slot, &load, lane.last_signaled)?;
         }
         if began {
             session.moved = true;
@@ -847,7 +857,7 @@ fn count(session: &Session, verdict: Verdict) {
 }
 
 /// Stages the operation `slot.seq`.
-fn begin(conn: &mut Conn, slot: KBox<Slot>, load: &Load) -> Outcome {
+fn begin(conn: &mut Conn, slot: KBox<Slot>, load: &Load, signaled: bool) -> Outcome {
     let seq = slot.seq;
     let size = load.size as usize;
     let offset = load.offset(seq);
@@ -861,28 +871,32 @@ fn begin(conn: &mut Conn, slot: KBox<Slot>, load: &Load) -> Outcome {
         }
     }
     match load.op {
-        Op::Send | Op::SendPing => conn.push(slot, offset, size, true, |wr| wr.send()),
-        Op::SendImm => conn.push(slot, offset, size, true, |wr| wr.send_imm(seq as u32)),
+        Op::Send | Op::SendPing => conn.push(slot, offset, size, signaled, |wr| wr.send()),
+        Op::SendImm => conn.push(slot, offset, size, signaled, |wr| wr.send_imm(seq as u32)),
         Op::Write | Op::WritePing => {
             let to = conn.remote.at(slot.index, offset)?;
-            conn.push(slot, offset, size, true, |wr| wr.write(to))
+            conn.push(slot, offset, size, signaled, |wr| wr.write(to))
         }
         Op::WriteImm => {
             let to = conn.remote.at(slot.index, offset)?;
-            conn.push(slot, offset, size, true, |wr| wr.write_imm(to, seq as u32))
+            conn.push(slot, offset, size, signaled, |wr| {
+                wr.write_imm(to, seq as u32)
+            })
         }
         Op::Read => {
             let from = (seq % u64::from(load.depth)) as u32;
             let from = conn.remote.at(from, load.offset(from.into()))?;
-            conn.push(slot, offset, size, true, |wr| wr.read(from))
+            conn.push(slot, offset, size, signaled, |wr| wr.read(from))
         }
         Op::FetchAdd => {
             let at = conn.remote.at(0, 0)?;
-            conn.push(slot, offset, size, true, |wr| wr.fetch_add(at, 1))
+            conn.push(slot, offset, size, signaled, |wr| wr.fetch_add(at, 1))
         }
         Op::CmpSwap => {
             let at = conn.remote.at(0, 0)?;
-            conn.push(slot, offset, size, true, |wr| wr.cmp_swap(at, seq, seq + 1))
+            conn.push(slot, offset, size, signaled, |wr| {
+                wr.cmp_swap(at, seq, seq + 1)
+            })
         }
     }
 }

@@ -287,6 +287,17 @@ impl Load {
         }
     }
 
+    /// One operation of so many asks for a completion, which ends those before it as well. With
+    /// `verify` each does; else an eighth of the depth is done at a time, so that at small depths
+    /// each does too.
+    pub(crate) fn signal_every(&self) -> u64 {
+        if self.verify {
+            1
+        } else {
+            u64::from((self.depth / 8).clamp(1, 16))
+        }
+    }
+
     /// Receives that the server keeps posted per connection, and that a client may count on
     /// before it hears of more.
     pub(crate) fn receives(&self) -> u32 {
@@ -570,6 +581,23 @@ mod tests {
             };
             assert!(l.check().is_err() || l.memory(false) <= 256 * CONNECTION_MEMORY);
         }
+    }
+
+    #[test]
+    fn signals_at_small_depths_are_for_each() {
+        let every = |depth, verify| {
+            Load {
+                depth,
+                verify,
+                ..load()
+            }
+            .signal_every()
+        };
+        assert_eq!(every(1, false), 1);
+        assert_eq!(every(15, false), 1);
+        assert_eq!(every(32, false), 4);
+        assert_eq!(every(1024, false), 16);
+        assert_eq!(every(1024, true), 1);
     }
 
     #[test]
