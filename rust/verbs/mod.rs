@@ -17,7 +17,7 @@
 //!   below holds one, nothing survives `remove`.
 //! * A posted work request owns its buffers: [`Qp::push`] takes a token and gives it to a closure
 //!   that can only name memory which the token holds; the token rests in the QP's ring until
-//!   [`Qp::complete`] has seen the completion, and only then comes back.
+//!   [`Qp::take_send`] has seen the completion, and only then comes back.
 //! * A [`Qp`] that is dropped is destroyed first and gives its tokens up after that, so the HCA
 //!   never writes to freed memory, drained or not. Draining ([`Qp::enter_error`], then polling until
 //!   [`Qp::outstanding`] is zero) is what an orderly owner does so that no completion is lost.
