@@ -528,8 +528,8 @@ impl Client {
             let status = done.status;
             let slot = done.token;
             if status != WcStatus::Success {
-                session.stats.errors.add(1);
-                return Err(session.conns[index].broken(status));
+                session.failed(index, status)?;
+                continue;
             }
             if load.op.is_ping() {
                 conn.free.push(slot, GFP_KERNEL)?;
@@ -600,8 +600,7 @@ impl Client {
         let status = done.status;
         let slot = done.token;
         if status != WcStatus::Success {
-            session.stats.errors.add(1);
-            return Err(session.conns[index].broken(status));
+            return session.failed(index, status);
         }
         let Some(lane) = self.lanes.get_mut(index) else {
             return Err(session.lie(index as u32, "an answer before the load began"));

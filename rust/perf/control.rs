@@ -8,6 +8,7 @@
 
 use super::{
     failure::{Because, Failure, Outcome},
+    session::REASON,
     slots::{self, Slot},
     wire::{Message, MESSAGE_LEN},
 };
@@ -21,8 +22,6 @@ use kernel::{prelude::*, sync::Arc};
 const SENDS: u32 = 128;
 /// Messages of the peer that find a receive at a time; more wait by the transport's own means.
 const RECEIVES: u32 = 256;
-/// The CM moves a QP to error before it tells why: the reason is waited for so long, ns.
-const REASON: u64 = 200 * MS;
 /// What the CQs must have room for.
 pub(crate) const COMPLETIONS: u32 = SENDS + 1 + RECEIVES;
 
@@ -266,8 +265,8 @@ fn post(qp: &mut Qp<Posted, KBox<Slot>>, slot: KBox<Slot>) -> Outcome {
     posted.map_err(|(e, _)| e).because("control receive")
 }
 
-/// A work request failed. That it was flushed says nothing about the reason; who knows it, the CM,
-/// may speak later: `flushed` notes when it began.
+/// A work request failed. That it was flushed says nothing about the reason; who knows it may speak
+/// within [`REASON`]: `flushed` notes when it began.
 fn check(status: WcStatus, flushed: &mut u64, now: u64) -> Outcome {
     if status != WcStatus::Flushed {
         return Err(broken(status));

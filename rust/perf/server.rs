@@ -288,20 +288,20 @@ impl Server {
         index: usize,
         wc: &mut Wc,
     ) -> Outcome {
-        let conn = &mut session.conns[index];
         if !wc.route().recv {
-            while let Some(done) = conn.qp.take_send(wc) {
+            while let Some(done) = session.conns[index].qp.take_send(wc) {
                 let status = done.status;
                 let slot = done.token;
-                conn.free.push(slot, GFP_KERNEL)?;
+                session.conns[index].free.push(slot, GFP_KERNEL)?;
                 if status != WcStatus::Success {
-                    return self.broke(session, index, status);
+                    self.broke(session, index, status)?;
                 }
             }
             return Ok(());
         }
         let load = session.load;
         let imm = wc.imm();
+        let conn = &mut session.conns[index];
         let len = conn.payload_len(&load, wc);
         let Some(done) = conn.qp.take_recv(wc) else {
             return Ok(());
@@ -319,8 +319,7 @@ impl Server {
         if status == WcStatus::Flushed && self.lanes.get(index).is_some_and(|lane| lane.finished) {
             return Ok(());
         }
-        session.stats.errors.add(1);
-        Err(session.conns[index].broken(status))
+        session.failed(index, status)
     }
 
     /// A message arrived in `slot`.

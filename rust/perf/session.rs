@@ -26,7 +26,7 @@ use crate::{
         sched,
         time::{now_ns, MS},
     },
-    verbs::{self, cm, cq, device, Cq, Device, Pd, Wc},
+    verbs::{self, cm, cq, device, Cq, Device, Pd, Wc, WcStatus},
 };
 use kernel::{
     new_mutex,
@@ -42,6 +42,8 @@ use kernel::{
 const BUDGET: usize = 32;
 /// Rounds without progress of a polling session between looks at the clock.
 const IDLE_ROUNDS: u32 = 64;
+/// The CM moves QPs to error before it tells why: the reason is waited for so long, ns.
+pub(super) const REASON: u64 = 200 * MS;
 /// How long an orderly end may take, ns.
 const DRAIN: u64 = 2_000 * MS;
 
@@ -236,6 +238,8 @@ pub(crate) struct Session {
     wcs: KVec<Wc>,
     pub(crate) control: Option<Control>,
     pub(crate) fabric: Option<Fabric>,
+    /// The data connection of which work requests were flushed first, and when, ns.
+    flushed: Option<(usize, u64)>,
     #[allow(dead_code)]
     watching: device::Watching,
 }
@@ -302,6 +306,7 @@ impl Session {
             },
             control: None,
             fabric: None,
+            flushed: None,
             watching: device::watch(mailbox.clone())?,
         })
     }
@@ -430,7 +435,9 @@ impl Session {
             if idle == 0 || idle >= IDLE_ROUNDS || self.moved {
                 self.now = now_ns();
             }
-            role.work(self)?;
+            if self.flushed.is_none() {
+                role.work(self)?;
+            }
             if self.now >= next_tick {
                 next_tick = self.now + MS;
                 self.tick(role)?;
@@ -473,7 +480,10 @@ impl Session {
             .control
             .as_ref()
             .map_or(1000 * MS, |c| c.next_tick(self.now));
-        let ns = control.min(role.next_tick(self));
+        let reason = self.flushed.map_or(u64::MAX, |(_, since)| {
+            (since + REASON + MS).saturating_sub(self.now)
+        });
+        let ns = control.min(role.next_tick(self)).min(reason);
         self.mailbox.event.wait((ns / MS) as u32 + 1);
     }
 
@@ -548,6 +558,20 @@ impl Session {
         }
     }
 
+    /// A work request of a data connection failed. That it was flushed says nothing about the
+    /// reason: who knows it may speak within [`REASON`].
+    pub(crate) fn failed(&mut self, index: usize, status: WcStatus) -> Outcome {
+        if status != WcStatus::Flushed {
+            self.stats.errors.add(1);
+            return Err(self.conns[index].broken(status));
+        }
+        if self.flushed.is_none() {
+            self.stats.errors.add(1);
+            self.flushed = Some((index, self.now));
+        }
+        Ok(())
+    }
+
     /// The failure that a message of the peer is which does not fit.
     pub(crate) fn lie(&self, connection: u32, what: &str) -> Failure {
         Failure::new(
@@ -614,7 +638,13 @@ impl Session {
         if let Some(control) = &mut self.control {
             control.tick(now)?;
         }
-        role.tick(self)
+        match self.flushed {
+            Some((index, since)) if now.saturating_sub(since) > REASON => {
+                Err(self.conns[index].broken(WcStatus::Flushed))
+            }
+            Some(_) => Ok(()),
+            None => role.tick(self),
+        }
     }
 
     /// The orderly end: nothing new, all completions seen, the peer told.
