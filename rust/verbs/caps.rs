@@ -87,6 +87,14 @@ impl Access {
     pub(super) fn as_raw(self) -> i32 {
         self.0
     }
+
+    /// Whether peers get a right.
+    pub(super) fn is_remote(self) -> bool {
+        let remote = sys::ib_access_flags_IB_ACCESS_REMOTE_READ
+            | sys::ib_access_flags_IB_ACCESS_REMOTE_WRITE
+            | sys::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
+        self.0 & remote as i32 != 0
+    }
 }
 
 impl core::ops::BitOr for Access {

@@ -9,7 +9,7 @@
 //!
 //! C header: `include/rdma/ib_verbs.h` (`ib_dma_*`)
 
-use super::Pd;
+use super::{mr::sealed::Describe, Pd};
 use crate::sys;
 use core::{marker::PhantomData, ops::Range, ptr::NonNull};
 use kernel::{
@@ -205,32 +205,19 @@ impl<M: Memory> Mapped<M> {
         &self.pd
     }
 
-    pub(super) fn dma(&self) -> u64 {
-        self.dma
-    }
-
-    pub(super) fn cpu(&self) -> *mut u8 {
-        self.start.as_ptr()
-    }
-
     /// An SGE over `range`, for a local work request.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the range does not lie within the buffer.
     pub(crate) fn sge(&self, range: Range<usize>) -> Result<Sge<'_>> {
-        if range.start > range.end || range.end > self.len {
-            return Err(EINVAL);
-        }
-        Ok(Sge {
-            raw: sys::ib_sge {
-                addr: self.dma + range.start as u64,
-                length: u32::try_from(range.end - range.start)?,
-                lkey: self.pd.local_dma_lkey(),
-            },
-            pd: Arc::as_ptr(&self.pd),
-            _memory: PhantomData,
-        })
+        sge_of(
+            &self.pd,
+            self.dma,
+            self.len,
+            self.pd.local_dma_lkey(),
+            range,
+        )
     }
 
     /// The address of `offset`, if `len` bytes fit there.
@@ -298,6 +285,30 @@ impl<M: Memory> Mapped<M> {
     }
 }
 
+impl<M: Memory> Describe for Mapped<M> {
+    fn domain(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    fn length(&self) -> usize {
+        self.len
+    }
+
+    unsafe fn describe(&self, region: NonNull<sys::ib_mr>) -> Result {
+        if self.start.as_ptr().align_offset(PAGE_SIZE) != 0 {
+            return Err(EINVAL);
+        }
+        let start = self.start.as_ptr().cast();
+        // SAFETY: By the function's safety requirement; the range is mapped (type invariant).
+        let n = unsafe { sys::rivet_ib_map_mr_single(region.as_ptr(), start, self.dma, self.len) };
+        match n {
+            1 => Ok(()),
+            ..=-1 => Err(Error::from_errno(n)),
+            _ => Err(EINVAL),
+        }
+    }
+}
+
 impl<M: Memory> Drop for Mapped<M> {
     fn drop(&mut self) {
         // SAFETY: The mapping is alive and ours (type invariant).
@@ -320,6 +331,32 @@ pub(crate) struct Sge<'m> {
     /// Compared, never followed.
     pub(super) pd: *const Pd,
     _memory: PhantomData<&'m ()>,
+}
+
+/// An SGE over `range` of `len` bytes of `pd` that `lkey` names from address `start` on.
+///
+/// # Errors
+///
+/// `EINVAL` if the range does not lie within.
+pub(super) fn sge_of(
+    pd: &Arc<Pd>,
+    start: u64,
+    len: usize,
+    lkey: u32,
+    range: Range<usize>,
+) -> Result<Sge<'_>> {
+    if range.start > range.end || range.end > len {
+        return Err(EINVAL);
+    }
+    Ok(Sge {
+        raw: sys::ib_sge {
+            addr: start + range.start as u64,
+            length: u32::try_from(range.end - range.start)?,
+            lkey,
+        },
+        pd: Arc::as_ptr(pd),
+        _memory: PhantomData,
+    })
 }
 
 impl Sge<'_> {

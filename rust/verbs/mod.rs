@@ -42,6 +42,7 @@
 pub(crate) mod addr;
 pub(crate) mod ah;
 pub(crate) mod caps;
+mod chain;
 pub(crate) mod cm;
 pub(crate) mod cq;
 pub(crate) mod device;
@@ -50,6 +51,8 @@ pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;
 mod reaper;
+mod recv_queue;
+mod send_queue;
 pub(crate) mod srq;
 pub(crate) mod status;
 pub(crate) mod wc;
@@ -65,6 +68,8 @@ pub(crate) use dma::{Buffer, Direction, Mapped, Sge};
 pub(crate) use mr::{Mr, RegisteredMr, Registration};
 pub(crate) use pd::Pd;
 pub(crate) use qp::{Qp, QpConfig};
+#[allow(unused_imports)]
+pub(crate) use send_queue::Members;
 pub(crate) use srq::Srq;
 pub(crate) use status::{RejectReason, WcStatus};
 pub(crate) use wc::{Route, Wc};

@@ -6,19 +6,30 @@
 //!
 //! ```text
 //! Mr --register(memory)--> Registration --(REG_MR posted and completed)--> RegisteredMr
-//!  ^                                                                            |
-//!  +------------- reclaim (proof that an invalidation completed) --------------+
+//!  ^                            |                                               |
+//!  +------------- reclaim (proof that an invalidation completed) ---------------+
 //! ```
 //!
-//! An [`Mr`] describes nothing and no key of it is valid. The step back from [`RegisteredMr`] takes
-//! the proof that [`super::Qp::take_send`] gives for a completed LOCAL_INV or an arrived SEND with
-//! invalidate; so a region is never mapped again while its old rkey could still reach memory (some
-//! devices rewrite the live region at once in `ib_map_mr_sg`). The rkey changes with each
-//! registration. Whoever just drops a region deregisters it before its memory goes.
+//! An [`Mr`] describes nothing and no key of it is valid. The steps back take the proof that
+//! [`super::Qp::take_send`] gives for a completed LOCAL_INV or [`super::Qp::take_recv`] for an
+//! arrived SEND with invalidate; so a region is never mapped again while its old rkey could still
+//! reach memory (some devices rewrite the live region at once in `ib_map_mr_sg`). The keys change
+//! with each registration. Whoever just drops a region deregisters it before its memory goes.
+//!
+//! # Two proofs
+//!
+//! Each registration has a number, by which a LOCAL_INV names what it ends. For a [`RegisteredMr`]
+//! the REG_MR has completed, so a LOCAL_INV comes after it. A [`Registration`] is still owned by
+//! the token of its REG_MR; it can be ended only in the same chain, behind it, and its work
+//! requests are all made on one QP. So when chain and token are back, that LOCAL_INV was the last
+//! that happened to it.
+//!
+//! A peer names a key, and keys come again. It can only end what was a [`RegisteredMr`] when its
+//! message was seen, which is told by a second number, from [`Registration::done`].
 
-use super::{caps::Op, Access, Mapped, Pd, RemoteAddr};
+use super::{caps::Op, dma::sge_of, send_queue, Access, Mapped, Pd, RemoteAddr, Sge};
 use crate::sys;
-use core::{mem::ManuallyDrop, ptr::NonNull};
+use core::{mem::ManuallyDrop, ops::Range, ptr::NonNull};
 use kernel::{
     error::{from_err_ptr, to_result},
     page::PAGE_SIZE,
@@ -29,23 +40,32 @@ use kernel::{
     },
 };
 
-/// Gives each registration a number of its own.
+/// Counts what became a [`RegisteredMr`].
 static LAST_ID: Atomic<u64> = Atomic::new(0);
 
-/// A number that no other registration has or had.
+/// A number that no other [`RegisteredMr`] has or had.
 fn new_id() -> u64 {
     LAST_ID.fetch_add(1, Relaxed) + 1
 }
+
+/// Numbers of registrations that a region takes at a time, so that it rarely touches what all
+/// regions share.
+const BLOCK: u64 = 1 << 16;
+
+/// Counts blocks.
+static LAST_BLOCK: Atomic<u64> = Atomic::new(0);
 
 /// A region that describes nothing.
 ///
 /// # Invariants
 ///
-/// `raw` is a region of `pd` that nobody else deregisters; no valid key of it exists.
+/// * `raw` is a region of `pd` that nobody else deregisters; no valid key of it exists.
+/// * `last` and those up to the end of its block are numbers that no other registration has or had.
 pub(crate) struct Mr {
     raw: NonNull<sys::ib_mr>,
     pd: Arc<Pd>,
     max_len: usize,
+    last: u64,
 }
 
 // SAFETY: The C object may be used from any thread.
@@ -76,56 +96,75 @@ impl Mr {
             raw: NonNull::new(raw).ok_or(ENOMEM)?,
             pd: pd.clone(),
             max_len: pages as usize * PAGE_SIZE,
+            last: Self::new_block(),
         })
     }
 
-    /// Describes the whole of `memory` to the region under a new key. The peers' rights begin when
+    /// The number before the first of a block of its own.
+    fn new_block() -> u64 {
+        LAST_BLOCK.fetch_add(1, Relaxed) * BLOCK
+    }
+
+    /// A number for a registration; never 0.
+    fn new_number(&mut self) -> u64 {
+        if self.last % BLOCK == BLOCK - 1 {
+            self.last = Self::new_block();
+        }
+        // INVARIANT: Of the same block.
+        self.last += 1;
+        self.last
+    }
+
+    /// Describes the whole of `memory` to the region under new keys. The peers' rights begin when
     /// the work request that [`super::SendWr::reg_mr`] makes of it is executed. Does not sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `memory` is of another PD, does not start at a page, or is too long. Region and
-    /// memory are given up then.
-    pub(crate) fn register(self, memory: Mapped, access: Access) -> Result<Registration> {
-        if !Arc::ptr_eq(&self.pd, memory.pd())
-            || memory.len() > self.max_len
-            || memory.cpu().align_offset(PAGE_SIZE) != 0
-        {
-            return Err(EINVAL);
+    /// `EINVAL` if `memory` is of another PD, too long, or cannot be one region (it does not start
+    /// at a page, say). Region and memory are given up then; [`Mr::try_register`] returns them.
+    pub(crate) fn register<C: Cover>(self, memory: C, access: Access) -> Result<Registration<C>> {
+        self.try_register(memory, access).map_err(|(e, ..)| e)
+    }
+
+    /// The same, but for what becomes of region and memory on error.
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn try_register<C: Cover>(
+        mut self,
+        memory: C,
+        access: Access,
+    ) -> core::result::Result<Registration<C>, (Error, Self, C)> {
+        if !Arc::ptr_eq(&self.pd, memory.domain()) || memory.length() > self.max_len {
+            return Err((EINVAL, self, memory));
+        }
+        // SAFETY: The region is valid and describes nothing that is in use (type invariant).
+        if let Err(e) = unsafe { memory.describe(self.raw) } {
+            return Err((e, self, memory));
         }
         let raw = self.raw.as_ptr();
-        // SAFETY: The region is valid and describes nothing that is in use (type invariant); the
-        // range is mapped.
-        let n = unsafe {
-            sys::rivet_ib_map_mr_single(raw, memory.cpu().cast(), memory.dma(), memory.len())
-        };
-        if n != 1 {
-            return Err(if n < 0 { Error::from_errno(n) } else { EINVAL });
-        }
         // SAFETY: The region is valid and ours alone.
-        let key = unsafe {
+        let (rkey, lkey) = unsafe {
             sys::rivet_ib_update_fast_reg_key(raw, ((*raw).rkey as u8).wrapping_add(1));
-            (*raw).rkey
+            ((*raw).rkey, (*raw).lkey)
         };
+        let number = self.new_number();
         Ok(Registration(RegisteredMr {
-            mr: ManuallyDrop::new(self),
+            described: ManuallyDrop::new(Described {
+                mr: ManuallyDrop::new(self),
+                // A region without rights of peers goes by its local name.
+                key: if access.is_remote() { rkey } else { lkey },
+                access,
+                number,
+                qp: Atomic::new(0),
+            }),
             memory: ManuallyDrop::new(memory),
-            key,
-            access,
             id: 0,
         }))
     }
 
-    pub(super) fn as_raw(&self) -> *mut sys::ib_mr {
-        self.raw.as_ptr()
-    }
-}
-
-impl Mr {
     /// Deregisters: no key is valid after this, and the HCA has done what it was doing by one.
     fn end(&mut self) -> Result {
         // SAFETY: The region is ours (type invariant), and this is called once, at its end.
-        let ret = unsafe { sys::ib_dereg_mr_user(self.as_raw(), core::ptr::null_mut()) };
+        let ret = unsafe { sys::ib_dereg_mr_user(self.raw.as_ptr(), core::ptr::null_mut()) };
         to_result(ret).inspect_err(|e| {
             pr_err!(
                 "a memory region could not be deregistered: error {}\n",
@@ -142,41 +181,178 @@ impl Drop for Mr {
     }
 }
 
-/// A region on its way to be registered: the token of a REG_MR work request.
-pub(crate) struct Registration(pub(super) RegisteredMr);
+/// What only `verbs` can implement.
+pub(super) mod sealed {
+    use super::{Arc, Described, NonNull, Pd, Result};
+    use crate::sys;
 
-impl Registration {
-    /// The region, once the REG_MR has completed (or, for work requests that follow on the same
-    /// QP, once it is posted). Taken earlier, its rkey is just not valid yet.
-    pub(crate) fn done(self) -> RegisteredMr {
+    /// Memory that a region can be told of.
+    pub(crate) trait Describe {
+        /// The PD that it is mapped for.
+        fn domain(&self) -> &Arc<Pd>;
+
+        /// Bytes.
+        fn length(&self) -> usize;
+
+        /// Describes all of it to a region.
+        ///
+        /// # Safety
+        ///
+        /// The region is valid and describes nothing that is in use.
+        unsafe fn describe(&self, region: NonNull<sys::ib_mr>) -> Result;
+    }
+
+    /// A region with what it was told.
+    pub(crate) trait Registered {
+        fn described(&self) -> &Described;
+
+        /// Its REG_MR is known to have completed.
+        fn is_registered(&self) -> bool;
+    }
+}
+
+use sealed::{Describe, Registered};
+
+/// Mapped memory that a region can cover: [`Mapped`].
+pub(crate) trait Cover: Describe + Send + 'static {}
+
+impl<C: Describe + Send + 'static> Cover for C {}
+
+/// A registration that a LOCAL_INV can name: [`Registration`] and [`RegisteredMr`].
+pub(crate) trait Region: Registered {}
+
+impl<C: Registered> Region for C {}
+
+/// A region that was told what it covers. The C object has address, length and keys of that.
+pub(crate) struct Described {
+    mr: ManuallyDrop<Mr>,
+    /// By which work requests name it.
+    pub(super) key: u32,
+    pub(super) access: Access,
+    /// No other registration has or had it.
+    pub(super) number: u64,
+    /// The key of the QP on which it is registered, with a bit more; 0 for none.
+    qp: Atomic<u64>,
+}
+
+impl Described {
+    pub(super) fn as_raw(&self) -> *mut sys::ib_mr {
+        self.mr.raw.as_ptr()
+    }
+
+    pub(super) fn pd(&self) -> &Pd {
+        &self.mr.pd
+    }
+
+    /// Makes it one of the QP with that key, if it is of none yet. Whether it is of that QP.
+    pub(super) fn bind(&self, qp: u32) -> bool {
+        let qp = 1 << 32 | u64::from(qp);
+        match self.qp.load(Relaxed) {
+            0 => self.qp.cmpxchg(0, qp, Relaxed).is_ok(),
+            bound => bound == qp,
+        }
+    }
+
+    /// Start, as the HCA sees it, and length.
+    fn place(&self) -> (u64, usize) {
+        // SAFETY: The region is valid; the fields change only in `ib_map_mr_sg`.
+        unsafe { ((*self.as_raw()).iova, (*self.as_raw()).length as usize) }
+    }
+
+    fn rkey(&self) -> u32 {
+        // SAFETY: The region is valid; the field changes only in `Mr::try_register`.
+        unsafe { (*self.as_raw()).rkey }
+    }
+
+    fn remote(&self, offset: usize) -> Result<RemoteAddr> {
+        let (start, len) = self.place();
+        if offset >= len {
+            return Err(EINVAL);
+        }
+        Ok(RemoteAddr {
+            addr: start + offset as u64,
+            rkey: self.rkey(),
+        })
+    }
+
+    fn sge(&self, range: Range<usize>) -> Result<Sge<'_>> {
+        let (start, len) = self.place();
+        // SAFETY: As for `rkey`.
+        let lkey = unsafe { (*self.as_raw()).lkey };
+        sge_of(&self.mr.pd, start, len, lkey, range)
+    }
+}
+
+/// A region on its way to be registered: the token of a REG_MR work request, or a part of it.
+///
+/// Its names can be used in work requests behind that one. Elsewhere, or before, the HCA refuses
+/// them, which costs the connection.
+pub(crate) struct Registration<C: Cover = Mapped>(RegisteredMr<C>);
+
+impl<C: Cover> Registration<C> {
+    /// The region, once the REG_MR has completed. Taken earlier, its keys are just not valid yet.
+    pub(crate) fn done(self) -> RegisteredMr<C> {
         let mut region = self.0;
         region.id = new_id();
         region
     }
+
+    /// The memory that it covers.
+    pub(crate) fn memory(&self) -> &C {
+        &self.0.memory
+    }
+
+    /// See [`RegisteredMr::remote`].
+    pub(crate) fn remote(&self, offset: usize) -> Result<RemoteAddr> {
+        self.0.remote(offset)
+    }
+
+    /// See [`RegisteredMr::sge`].
+    pub(crate) fn sge(&self, range: Range<usize>) -> Result<Sge<'_>> {
+        self.0.sge(range)
+    }
+
+    /// Takes region and memory back, with the proof that a LOCAL_INV in the chain of its REG_MR
+    /// was done; see [`RegisteredMr::reclaim`]. A peer's invalidation is no proof here.
+    pub(crate) fn reclaim(self, proof: &Revocation<'_>) -> core::result::Result<(Mr, C), Self> {
+        if self.0.is_ended_by(proof) {
+            Ok(self.0.into_parts())
+        } else {
+            Err(self)
+        }
+    }
 }
 
-/// A region with a valid rkey: peers may reach `memory` with the rights that were given. Its end
+impl<C: Cover> Registered for Registration<C> {
+    fn described(&self) -> &Described {
+        &self.0.described
+    }
+
+    fn is_registered(&self) -> bool {
+        false
+    }
+}
+
+/// A region with valid keys: peers may reach `memory` with the rights that were given. Its end
 /// deregisters it before its memory is unmapped.
-pub(crate) struct RegisteredMr {
-    pub(super) mr: ManuallyDrop<Mr>,
-    memory: ManuallyDrop<Mapped>,
-    pub(super) key: u32,
-    pub(super) access: Access,
-    pub(super) id: u64,
+pub(crate) struct RegisteredMr<C: Cover = Mapped> {
+    described: ManuallyDrop<Described>,
+    memory: ManuallyDrop<C>,
+    id: u64,
 }
 
-impl Drop for RegisteredMr {
+impl<C: Cover> Drop for RegisteredMr<C> {
     fn drop(&mut self) {
         // SAFETY: Neither is used after this.
-        let (mr, memory) = unsafe {
+        let (described, memory) = unsafe {
             (
-                ManuallyDrop::take(&mut self.mr),
+                ManuallyDrop::take(&mut self.described),
                 ManuallyDrop::take(&mut self.memory),
             )
         };
-        let mut mr = ManuallyDrop::new(mr);
+        let mut mr = described.mr;
         if mr.end().is_err() {
-            // The rkey may still be valid: what it reaches must stay.
+            // A key may still be valid: what it reaches must stay.
             core::mem::forget(memory);
         }
         // SAFETY: Not used after this; the region itself has ended above.
@@ -184,70 +360,99 @@ impl Drop for RegisteredMr {
     }
 }
 
-impl RegisteredMr {
+impl<C: Cover> RegisteredMr<C> {
     /// The memory that it covers.
-    pub(crate) fn memory(&self) -> &Mapped {
+    pub(crate) fn memory(&self) -> &C {
         &self.memory
     }
 
     /// The name by which a peer reaches the byte at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is none.
     pub(crate) fn remote(&self, offset: usize) -> Result<RemoteAddr> {
-        if offset >= self.memory.len() {
-            return Err(EINVAL);
+        self.described.remote(offset)
+    }
+
+    /// An SGE over `range` by the region's lkey, for a local work request: one however many pieces
+    /// the memory has. Where data shall land in it, the region needs [`Access::LOCAL_WRITE`]; READs
+    /// on iWARP need [`Access::REMOTE_WRITE`].
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the range does not lie within the region.
+    pub(crate) fn sge(&self, range: Range<usize>) -> Result<Sge<'_>> {
+        self.described.sge(range)
+    }
+
+    /// Whether that is the proof of a LOCAL_INV of it.
+    fn is_ended_by(&self, proof: &Revocation<'_>) -> bool {
+        match proof.what {
+            Revoked::By(chain) => chain.have(send_queue::Effect::Revokes, self.described.number),
+            Revoked::Key { .. } => false,
         }
-        // SAFETY: The region is valid; the field changes only in `ib_map_mr_sg`.
-        let start = unsafe { (*self.mr.as_raw()).iova };
-        Ok(RemoteAddr {
-            addr: start + offset as u64,
-            rkey: self.key,
-        })
     }
 
     /// Takes region and memory back, with the proof that this registration was invalidated;
     /// without it, they stay registered and come back as the error.
-    pub(crate) fn reclaim(
-        self,
-        proof: &Revocation<'_>,
-    ) -> core::result::Result<(Mr, Mapped), Self> {
+    pub(crate) fn reclaim(self, proof: &Revocation<'_>) -> core::result::Result<(Mr, C), Self> {
         let proven = match proof.what {
-            Revoked::Id(id) => id == self.id,
+            Revoked::By(_) => self.is_ended_by(proof),
             Revoked::Key { key, seen } => {
-                key == self.key && self.id <= seen && core::ptr::eq(proof.pd, &*self.mr.pd)
+                key == self.described.rkey()
+                    && self.id <= seen
+                    && core::ptr::eq(proof.pd, self.described.pd())
             }
         };
         if proven {
-            let mut this = ManuallyDrop::new(self);
-            // INVARIANT: The only key of the region was invalidated.
-            // SAFETY: `this` is not used, nor dropped, after this.
-            Ok(unsafe {
-                (
-                    ManuallyDrop::take(&mut this.mr),
-                    ManuallyDrop::take(&mut this.memory),
-                )
-            })
+            Ok(self.into_parts())
         } else {
             Err(self)
         }
     }
+
+    /// To be called with the proof that no key is valid any more.
+    fn into_parts(self) -> (Mr, C) {
+        let mut this = ManuallyDrop::new(self);
+        // INVARIANT: The only keys of the region were invalidated.
+        // SAFETY: `this` is not used, nor dropped, after this.
+        unsafe {
+            (
+                ManuallyDrop::take(&mut this.described.mr),
+                ManuallyDrop::take(&mut this.memory),
+            )
+        }
+    }
 }
 
-/// Proof that a registration is no longer valid, from [`super::Qp::take_send`] (of a LOCAL_INV) or
+impl<C: Cover> Registered for RegisteredMr<C> {
+    fn described(&self) -> &Described {
+        &self.described
+    }
+
+    fn is_registered(&self) -> bool {
+        true
+    }
+}
+
+/// Proof that registrations are no longer valid, from [`super::Qp::take_send`] (of LOCAL_INVs) or
 /// [`super::Qp::take_recv`] (of the peer's SEND with invalidate).
 pub(crate) struct Revocation<'c> {
-    pub(super) what: Revoked,
+    pub(super) what: Revoked<'c>,
     pub(super) pd: &'c Pd,
 }
 
 /// What was invalidated.
-pub(super) enum Revoked {
-    /// By our own LOCAL_INV: the registration of that number.
-    Id(u64),
+pub(super) enum Revoked<'c> {
+    /// By LOCAL_INVs of our own: what those in this chain say.
+    By(send_queue::Neighbours<'c>),
     /// By the peer's SEND with invalidate: the registration of that key, if it is one of those that
     /// were made up to then. Keys come again, registrations' numbers do not.
     Key { key: u32, seen: u64 },
 }
 
-impl Revoked {
+impl Revoked<'_> {
     /// By a message that has just been seen.
     pub(super) fn of_key(key: u32) -> Self {
         Revoked::Key {

@@ -5,11 +5,12 @@
 //! # Posting and completing
 //!
 //! [`Qp::push`] stages a work request together with a token, which owns the memory that the
-//! request names. [`Qp::flush`] posts what is staged as one chain: one doorbell. The tokens stand
-//! in a ring in the order of posting. A completion of the send queue says that everything up to
-//! its work request is done, so [`Qp::take_send`] gives the tokens of the unsignalled ones before
-//! it as well; on an error each work request has a completion of its own (IBA vol. 1, 10.8.5.1),
-//! so none is taken for done that is not. Receives complete one by one ([`Qp::take_recv`]).
+//! request names; [`Qp::push_chain`] stages several with one. [`Qp::flush`] posts what is staged
+//! with one doorbell. The tokens stand in a ring in the order of posting. A completion of the send
+//! queue says that everything up to its work request is done, so [`Qp::take_send`] gives the
+//! tokens of the unsignalled ones before it as well; on an error each work request has a
+//! completion of its own (IBA vol. 1, 10.8.5.1), so none is taken for done that is not. Receives
+//! complete one by one ([`Qp::take_recv`]).
 //!
 //! The QP belongs to one owner (`&mut self`), so posting takes no lock of ours.
 //!
@@ -23,18 +24,21 @@
 //!
 //! [`Qp::enter_error`] flushes what is outstanding; the owner polls until [`Qp::outstanding`] is
 //! zero or it has waited long enough. What was unsignalled and has succeeded before that has no
-//! completion of its own, so a marker is posted behind it, which is flushed as well. Dropping destroys the QP first: after `ib_destroy_qp` the
-//! HCA touches none of its memory, and only then the tokens go. Completions of a destroyed QP that
-//! are still in the CQ are recognised by their key and dropped by whoever polls.
+//! completion of its own, so a marker is posted behind it, which is flushed as well. Dropping
+//! destroys the QP first: after `ib_destroy_qp` the HCA touches none of its memory, and only then
+//! the tokens go. Completions of a destroyed QP that are still in the CQ are recognised by their
+//! key and dropped by whoever polls.
 //!
 //! C header: `include/rdma/ib_verbs.h`
 
 use super::{
     caps::Access,
     cm::IdRef,
-    mr::{Revocation, Revoked},
-    wr::{Limits, RawWr, RecvWr},
-    Ah, CmId, Cq, Path, Pd, QpType, Route, SendWr, Srq, Wc, WcStatus,
+    recv_queue::RecvQueue,
+    send_queue::{Members, SendMemory, SendQueue},
+    wc::Done,
+    wr::{Limits, RecvWr},
+    Ah, CmId, Cq, Path, Pd, QpType, SendWr, Srq, Wc,
 };
 use crate::sys;
 use core::{mem::ManuallyDrop, ptr::NonNull};
@@ -87,13 +91,6 @@ enum Backing {
     Cm(IdRef),
 }
 
-/// A work request in the send ring.
-struct Sent<S> {
-    /// `None` for the marker that [`Qp::enter_error`] posts.
-    token: Option<S>,
-    revokes: Option<u64>,
-}
-
 /// A queue pair whose send queue keeps tokens of type `S` and whose receive queue keeps tokens of
 /// type `R`. Tokens borrow nothing: a QP that is forgotten instead of dropped goes on using their
 /// memory.
@@ -102,9 +99,7 @@ struct Sent<S> {
 ///
 /// * `raw` is a QP of `pd` on `send_cq` and `recv_cq` that nobody else destroys, with `events` as
 ///   its context.
-/// * The ring holds a token for each work request that was posted and whose completion was not
-///   seen, and for the staged ones after them; likewise the receive slots.
-/// * `wrs` and `sges` never move: `wrs[..staged]` are finished and point into `sges`.
+/// * `sends` and `recvs` are only used for this QP; they own what its work requests name.
 pub(crate) struct Qp<S: 'static, R: 'static> {
     raw: NonNull<sys::ib_qp>,
     key: u32,
@@ -113,42 +108,19 @@ pub(crate) struct Qp<S: 'static, R: 'static> {
     recv_cq: Arc<Cq>,
     #[allow(dead_code)]
     srq: Option<Arc<Srq<R>>>,
-    limits: Limits,
     config: QpConfig,
     /// Dropped once the QP is gone.
     events: ManuallyDrop<KBox<Events>>,
     /// The destination of a UD QP's marker.
     marker_ah: Option<Ah>,
     backing: Backing,
-
-    ring: KVVec<Option<Sent<S>>>,
-    head: u32,
-    tail: u32,
-    staged: u32,
-    unsignaled: u32,
-    wrs: KVVec<RawWr>,
-    sges: KVVec<sys::ib_sge>,
-
-    slots: KVVec<Option<R>>,
-    free: KVVec<u32>,
-    recv_wrs: KVVec<sys::ib_recv_wr>,
-    recv_sges: KVVec<sys::ib_sge>,
-    recv_staged: u32,
+    sends: SendQueue<S>,
+    recvs: RecvQueue<R>,
 }
 
 // SAFETY: The C object may be used from any thread; tokens are `Send` by the bound, and the raw
 // pointers lead into allocations that belong to this object.
 unsafe impl<S: Send, R: Send> Send for Qp<S, R> {}
-
-/// A completed work request.
-pub(crate) struct Done<'c, T> {
-    /// The token that was given when it was posted.
-    pub(crate) token: T,
-    /// How it ended.
-    pub(crate) status: WcStatus,
-    /// That it ended a registration, if it did.
-    pub(crate) revocation: Option<Revocation<'c>>,
-}
 
 impl<S: 'static, R: 'static> Qp<S, R> {
     /// Makes a QP that the owner connects by hand ([`Qp::connect_uc`], [`Qp::ready_ud`]). Sleeps.
@@ -211,30 +183,10 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             return Err(EINVAL);
         }
         let recv_wr = if srq.is_some() { 0 } else { config.max_recv_wr };
-        let batch = config.batch.min(config.max_send_wr) as usize;
-        let recv_batch = config.batch.min(recv_wr.max(1)) as usize;
 
         // All memory first, so that nothing fails once the QP is there.
-        let ring = filled(
-            (config.max_send_wr + 1).next_power_of_two() as usize,
-            || None,
-        )?;
-        let wrs = filled(batch, RawWr::empty)?;
-        let sges = filled(
-            batch * config.max_send_sge.max(1) as usize,
-            sys::ib_sge::default,
-        )?;
-        let slots = filled(recv_wr as usize, || None)?;
-        let mut next = recv_wr;
-        let free = filled(recv_wr as usize, || {
-            next -= 1;
-            next
-        })?;
-        let recv_wrs = filled(recv_batch, sys::ib_recv_wr::default)?;
-        let recv_sges = filled(
-            recv_batch * config.max_recv_sge.max(1) as usize,
-            sys::ib_sge::default,
-        )?;
+        let memory = SendMemory::new(config.max_send_wr, config.batch, config.max_send_sge)?;
+        let recvs = RecvQueue::new(recv_wr, config.batch, config.max_recv_sge)?;
         let max_message = device.port(port)?.max_message;
         let mut events = KBox::new(
             Events {
@@ -298,36 +250,27 @@ impl<S: 'static, R: 'static> Qp<S, R> {
                 return Err(e);
             }
         };
-        // INVARIANT: Made just now; nothing is posted or staged.
+        let key = new_key();
+        let limits = Limits {
+            qp_type: config.qp_type,
+            caps: caps.clone(),
+            max_sge: config.max_send_sge,
+            max_message,
+        };
+        // INVARIANT: Made just now; the queues are new, too.
         Ok(Self {
             raw,
-            key: new_key(),
+            key,
             pd: pd.clone(),
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
             srq: srq.cloned(),
-            limits: Limits {
-                qp_type: config.qp_type,
-                caps: caps.clone(),
-                max_sge: config.max_send_sge,
-                max_message,
-            },
+            sends: SendQueue::new(raw, key, pd.clone(), limits, config.max_send_wr, memory),
+            recvs,
             config,
             events: ManuallyDrop::new(events),
             marker_ah: None,
             backing,
-            ring,
-            head: 0,
-            tail: 0,
-            staged: 0,
-            unsignaled: 0,
-            wrs,
-            sges,
-            slots,
-            free,
-            recv_wrs,
-            recv_sges,
-            recv_staged: 0,
         })
     }
 
@@ -358,25 +301,17 @@ impl<S: 'static, R: 'static> Qp<S, R> {
 
     /// Work requests and receives that are posted and not completed.
     pub(crate) fn outstanding(&self) -> u32 {
-        let sends = self.sends() - self.staged;
-        let recvs = self.slots.len() - self.free.len() - self.recv_staged as usize;
-        sends + recvs as u32
-    }
-
-    /// Tokens in the ring.
-    fn sends(&self) -> u32 {
-        self.head.wrapping_sub(self.tail) & (Route::MAX_INDEX - 1)
+        self.sends.outstanding() + self.recvs.outstanding()
     }
 
     /// Work requests that can be pushed before completions must come.
     pub(crate) fn send_room(&self) -> u32 {
-        // The marker comes on top.
-        self.config.max_send_wr.saturating_sub(self.sends())
+        self.sends.room()
     }
 
     /// Receives that can be posted.
     pub(crate) fn recv_room(&self) -> u32 {
-        self.free.len() as u32
+        self.recvs.room()
     }
 
     /// Moves the QP along; `mask` names what `attr` sets.
@@ -395,7 +330,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         send_psn: u32,
         access: Access,
     ) -> Result {
-        if self.limits.qp_type != QpType::Uc || !Arc::ptr_eq(&path.device, self.pd.device()) {
+        if self.config.qp_type != QpType::Uc || !Arc::ptr_eq(&path.device, self.pd.device()) {
             return Err(EINVAL);
         }
         let mut attr = sys::ib_qp_attr {
@@ -434,7 +369,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     /// Makes a UD QP ready, on the port of `path`; it takes messages with `qkey`. Messages are at
     /// most the path's MTU. Sleeps.
     pub(crate) fn ready_ud(&mut self, path: &Path, qkey: u32, send_psn: u32) -> Result {
-        if self.limits.qp_type != QpType::Ud || !Arc::ptr_eq(&path.device, self.pd.device()) {
+        if self.config.qp_type != QpType::Ud || !Arc::ptr_eq(&path.device, self.pd.device()) {
             return Err(EINVAL);
         }
         let mut attr = sys::ib_qp_attr {
@@ -456,7 +391,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             ..Default::default()
         };
         self.modify(&mut attr, sys::ib_qp_attr_mask_IB_QP_STATE)?;
-        self.limits.max_message = self.limits.max_message.min(path.mtu());
+        self.sends.limit_message(path.mtu());
         self.marker_ah = Some(Ah::new(&self.pd, path)?);
         self.ready_to_send(send_psn)
     }
@@ -476,55 +411,15 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     /// Ends all work: what is outstanding completes as flushed, and nothing new is executed. What
     /// was staged is dropped. Sleeps.
     pub(crate) fn enter_error(&mut self) -> Result {
-        let mask = self.ring.len() - 1;
-        for _ in 0..self.staged {
-            self.head = self.head.wrapping_sub(1) & (Route::MAX_INDEX - 1);
-            self.ring[self.head as usize & mask] = None;
-        }
-        let unsignaled = self.unsignaled.saturating_sub(self.staged);
-        self.staged = 0;
+        self.sends.drop_staged();
         let mut attr = sys::ib_qp_attr {
             qp_state: sys::ib_qp_state_IB_QPS_ERR,
             ..Default::default()
         };
         self.modify(&mut attr, sys::ib_qp_attr_mask_IB_QP_STATE)?;
-        if unsignaled > 0 && self.sends() > 0 {
-            self.post_marker()?;
-        }
-        self.unsignaled = 0;
-        Ok(())
-    }
-
-    /// Posts an empty SEND, which the QP, being in error, flushes. It has a place of its own in the
-    /// queue and on the CQ.
-    fn post_marker(&mut self) -> Result {
-        let route = Route {
-            key: self.key,
-            recv: false,
-            index: self.head,
-        };
-        let mut raw = sys::ib_ud_wr::default();
-        raw.wr.opcode = sys::ib_wr_opcode_IB_WR_SEND;
-        raw.wr.send_flags = sys::ib_send_flags_IB_SEND_SIGNALED;
-        raw.wr.__bindgen_anon_1.wr_id = route.to_wr_id();
-        if self.limits.qp_type == QpType::Ud {
-            // Made by `ready_ud`, without which nothing was sent.
-            raw.ah = self.marker_ah.as_ref().ok_or(EINVAL)?.as_raw();
-        }
-        let mut bad = core::ptr::null();
-        // SAFETY: A complete work request without memory; the driver copies it. The address handle
-        // lives as long as the QP.
-        let ret = unsafe { sys::rivet_ib_post_send(self.as_raw(), &raw.wr, &mut bad) };
-        if ret != 0 {
-            return Err(refusal(ret));
-        }
-        let mask = self.ring.len() - 1;
-        self.ring[self.head as usize & mask] = Some(Sent {
-            token: None,
-            revokes: None,
-        });
-        self.head = self.head.wrapping_add(1) & (Route::MAX_INDEX - 1);
-        Ok(())
+        // On UD made by `ready_ud`, without which nothing was sent.
+        self.sends
+            .post_marker(self.marker_ah.as_ref().map(Ah::as_raw))
     }
 
     /// Stages a work request. `build` gets the token and may name its memory and nothing else that
@@ -537,94 +432,49 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     /// Nothing is staged then, and the token comes back: `EAGAIN` when the ring is full (take
     /// completions first), what `build` says, or what the checks of [`SendWr`] say; an error of
     /// posting an earlier batch.
+    #[inline]
     pub(crate) fn push<F>(&mut self, token: S, build: F) -> core::result::Result<(), (Error, S)>
     where
         F: for<'t> FnOnce(&'t S, &mut SendWr<'_, 't>) -> Result,
     {
-        if self.send_room() == 0 {
-            return Err((EAGAIN, token));
-        }
-        if self.staged as usize == self.wrs.len() {
-            if let Err(e) = self.flush() {
-                return Err((e, token));
-            }
-        }
-        let at = self.staged as usize;
-        let width = self.config.max_send_sge.max(1) as usize;
-        let sges = self.sges.get_mut(at * width..(at + 1) * width);
-        let (Some(raw), Some(sges)) = (self.wrs.get_mut(at), sges) else {
-            return Err((EINVAL, token));
-        };
-        let route = Route {
-            key: self.key,
-            recv: false,
-            index: self.head,
-        };
-        let force = self.unsignaled + 1 >= self.config.max_send_wr / 2;
-        let mut wr = SendWr::new(raw, sges, &self.limits, Arc::as_ptr(&self.pd));
-        let finished = build(&token, &mut wr).and_then(|()| wr.finish(route.to_wr_id(), force));
-        let finished = match finished {
-            Ok(finished) => finished,
-            Err(e) => return Err((e, token)),
-        };
-        self.unsignaled = if finished.signaled {
-            0
-        } else {
-            self.unsignaled + 1
-        };
-        let mask = self.ring.len() - 1;
-        self.ring[self.head as usize & mask] = Some(Sent {
-            token: Some(token),
-            revokes: finished.revokes,
-        });
-        self.head = self.head.wrapping_add(1) & (Route::MAX_INDEX - 1);
-        self.staged += 1;
-        Ok(())
+        self.sends
+            .push_chain(token, |token, chain| chain.wr(|wr| build(token, wr)))
+    }
+
+    /// Stages a chain of work requests that `build` adds with [`Members::wr`]: a registration and
+    /// the operation that needs it, say. They are executed in this order and posted together. The
+    /// token comes back once, when the last has completed; it has the first error that a member
+    /// had. No member has a signal unless `build` asks for it, which it mostly does for the last;
+    /// the completion of another one gives no token back.
+    ///
+    /// Posts what is staged first when the chain does not fit behind it. Does not sleep or
+    /// allocate.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::push`], if only one of the chain cannot be staged; `E2BIG` for a chain that is
+    /// longer than a batch or half of the queue, `EINVAL` for an empty one.
+    #[inline]
+    pub(crate) fn push_chain<F>(
+        &mut self,
+        token: S,
+        build: F,
+    ) -> core::result::Result<(), (Error, S)>
+    where
+        F: for<'t> FnOnce(&'t S, &mut Members<'_, 't>) -> Result,
+    {
+        self.sends.push_chain(token, build)
     }
 
     /// Posts what is staged: one doorbell. Does not sleep or allocate.
     ///
     /// # Errors
     ///
-    /// What the driver says. The work requests that it did not take are gone with their tokens;
-    /// the QP is of no more use but to be drained.
+    /// What the driver says. The QP is of no more use then but to be drained. The tokens of what
+    /// the driver did not take come back from [`Qp::take_send`] as flushed, with the completion of
+    /// a later work request or of the marker of [`Qp::enter_error`], or go with the QP.
     pub(crate) fn flush(&mut self) -> Result {
-        let n = self.staged as usize;
-        if n == 0 {
-            return Ok(());
-        }
-        let first = self.wrs.as_mut_ptr();
-        for i in 0..n {
-            let next = if i + 1 < n {
-                // SAFETY: `i + 1 < n <= wrs.len()`. Each member starts with the header.
-                unsafe { first.add(i + 1) }.cast()
-            } else {
-                core::ptr::null_mut()
-            };
-            // SAFETY: `i < n <= wrs.len()`, and each member starts with the header.
-            unsafe { (*first.add(i)).send.next = next };
-        }
-        let mut bad = core::ptr::null();
-        // SAFETY: The chain is finished (type invariant) and just linked; the driver copies it and
-        // its SGEs; the memory that they name is kept alive by the tokens in the ring until their
-        // completion was seen.
-        let ret = unsafe { sys::rivet_ib_post_send(self.as_raw(), first.cast(), &mut bad) };
-        self.staged = 0;
-        if ret == 0 {
-            return Ok(());
-        }
-        // From `bad` on nothing was taken. A driver that does not say may have taken all: then the
-        // tokens stay until the QP is gone.
-        let taken = (0..n).position(|i| {
-            // SAFETY: `i < n <= wrs.len()`.
-            core::ptr::eq(unsafe { first.add(i) }.cast(), bad)
-        });
-        let mask = self.ring.len() - 1;
-        for _ in taken.unwrap_or(n)..n {
-            self.head = self.head.wrapping_sub(1) & (Route::MAX_INDEX - 1);
-            self.ring[self.head as usize & mask] = None;
-        }
-        Err(refusal(ret))
+        self.sends.flush()
     }
 
     /// Stages a receive; see [`Qp::push`]. The token comes back from [`Qp::take_recv`].
@@ -636,124 +486,25 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     where
         F: for<'t> FnOnce(&'t R, &mut RecvWr<'_, 't>) -> Result,
     {
-        if self.recv_staged as usize == self.recv_wrs.len() {
-            if let Err(e) = self.flush_recv() {
-                return Err((e, token));
-            }
-        }
-        let Some(slot) = self.free.pop() else {
-            return Err((EAGAIN, token));
-        };
-        let at = self.recv_staged as usize;
-        let width = self.config.max_recv_sge as usize;
-        let sges = &mut self.recv_sges[at * width..(at + 1) * width];
-        let sg_list = sges.as_mut_ptr();
-        let mut wr = RecvWr::new(sges, Arc::as_ptr(&self.pd));
-        let built = build(&token, &mut wr);
-        let n = wr.len();
-        if let Err(e) = built {
-            let _ = self.free.push_within_capacity(slot);
-            return Err((e, token));
-        }
-        let raw = &mut self.recv_wrs[at];
-        *raw = sys::ib_recv_wr {
-            sg_list,
-            num_sge: n as i32,
-            ..Default::default()
-        };
-        raw.__bindgen_anon_1.wr_id = Route {
-            key: self.key,
-            recv: true,
-            index: slot,
-        }
-        .to_wr_id();
-        self.slots[slot as usize] = Some(token);
-        self.recv_staged += 1;
-        Ok(())
+        self.recvs.push(self.raw, self.key, &self.pd, token, build)
     }
 
     /// Posts the staged receives. Does not sleep or allocate.
     ///
     /// # Errors
     ///
-    /// As [`Qp::flush`].
+    /// What the driver says. The tokens of what it did not take go with the QP.
     pub(crate) fn flush_recv(&mut self) -> Result {
-        let n = self.recv_staged as usize;
-        if n == 0 {
-            return Ok(());
-        }
-        let first = self.recv_wrs.as_mut_ptr();
-        for i in 0..n {
-            let next = if i + 1 < n {
-                // SAFETY: `i + 1 < n <= recv_wrs.len()`.
-                unsafe { first.add(i + 1) }
-            } else {
-                core::ptr::null_mut()
-            };
-            // SAFETY: `i < n <= recv_wrs.len()`.
-            unsafe { (*first.add(i)).next = next };
-        }
-        let mut bad = core::ptr::null();
-        // SAFETY: The chain is finished and just linked; what it names is kept alive by the tokens
-        // in the slots until its completion was seen.
-        let ret = unsafe { sys::rivet_ib_post_recv(self.as_raw(), first, &mut bad) };
-        self.recv_staged = 0;
-        if ret == 0 {
-            return Ok(());
-        }
-        let taken = (0..n).position(|i| {
-            // SAFETY: `i < n <= recv_wrs.len()`.
-            core::ptr::eq(unsafe { first.add(i) }, bad)
-        });
-        for i in taken.unwrap_or(n)..n {
-            // SAFETY: The receives that were not taken are still what `post_recv` wrote.
-            let wr_id = unsafe { self.recv_wrs[i].__bindgen_anon_1.wr_id };
-            let index = wr_id as u32 & (Route::MAX_INDEX - 1);
-            self.slots[index as usize] = None;
-            let _ = self.free.push_within_capacity(index);
-        }
-        Err(refusal(ret))
+        self.recvs.flush(self.raw)
     }
 
-    /// Takes the next work request that `wc` says is done off the ring. To be called until it
-    /// gives `None`: unsignalled ones before it come first, in the order of posting, as
-    /// successful.
+    /// Takes the next chain that `wc` says is done off the ring. To be called until it gives
+    /// `None`: unsignalled ones before it come first, in the order of posting, as successful.
     ///
-    /// `None` also for a completion of somebody else, or one that was taken already.
+    /// `None` also for a completion of somebody else, of a member that is not the last of its
+    /// chain, or one that was taken already.
     pub(crate) fn take_send(&mut self, wc: &mut Wc) -> Option<Done<'_, S>> {
-        let route = wc.route();
-        if route.recv || route.key != self.key || !wc.is_of(self.as_raw()) {
-            return None;
-        }
-        let ahead = route.index.wrapping_sub(self.tail) & (Route::MAX_INDEX - 1);
-        if ahead >= self.sends() - self.staged {
-            // A later one has covered it: it must not be mistaken for one of the next round.
-            wc.consume();
-            return None;
-        }
-        let mask = self.ring.len() - 1;
-        let sent = self.ring[self.tail as usize & mask].take()?;
-        self.tail = self.tail.wrapping_add(1) & (Route::MAX_INDEX - 1);
-        let status = if ahead == 0 {
-            let status = wc.status();
-            wc.consume();
-            status
-        } else {
-            WcStatus::Success
-        };
-        // An error proves nothing about what was posted before it: that may have had an error of
-        // its own, which the owner did not look at.
-        let proven = wc.status() == WcStatus::Success;
-        let revoked = sent.revokes.filter(|_| proven);
-        Some(Done {
-            // The marker is the last in the ring, and of no interest.
-            token: sent.token?,
-            status,
-            revocation: revoked.map(|id| Revocation {
-                what: Revoked::Id(id),
-                pd: &self.pd,
-            }),
-        })
+        self.sends.take(wc)
     }
 
     /// Takes the receive that `wc` says is done. `None` as for [`Qp::take_send`].
@@ -762,19 +513,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         if !route.recv || route.key != self.key || !wc.is_of(self.as_raw()) {
             return None;
         }
-        let token = self.slots.get_mut(route.index as usize)?.take()?;
-        let _ = self.free.push_within_capacity(route.index);
-        let status = wc.status();
-        let revoked = wc.invalidated().filter(|_| status == WcStatus::Success);
-        wc.consume();
-        Some(Done {
-            token,
-            status,
-            revocation: revoked.map(|key| Revocation {
-                what: Revoked::of_key(key),
-                pd: &self.pd,
-            }),
-        })
+        self.recvs.take(&self.pd, wc)
     }
 }
 
@@ -801,8 +540,8 @@ impl<S: 'static, R: 'static> Drop for Qp<S, R> {
         if destroyed.is_err() {
             // It may still write to what the tokens own, complete to the CQs, and call the event
             // handler: all that stays, and with it the device.
-            core::mem::forget(core::mem::take(&mut self.ring));
-            core::mem::forget(core::mem::take(&mut self.slots));
+            self.sends.leak();
+            self.recvs.leak();
             core::mem::forget((self.send_cq.clone(), self.recv_cq.clone(), self.srq.clone()));
             return;
         }
@@ -824,16 +563,6 @@ impl<S: 'static, R: 'static> Drop for Qp<S, R> {
             self.recv_cq.abandon(recvs);
         }
         // The tokens go with the fields, after this.
-    }
-}
-
-/// The error that a driver's refusal to post is.
-fn refusal(ret: i32) -> Error {
-    // Not every driver keeps to negative numbers.
-    if ret < 0 {
-        Error::from_errno(ret)
-    } else {
-        EIO
     }
 }
 

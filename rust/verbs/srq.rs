@@ -3,10 +3,12 @@
 //! Shared receive queues: receives that whichever QP needs one next takes.
 
 use super::{
-    mr::{Revocation, Revoked},
-    qp::{filled, new_key, Done},
+    chain::Chain,
+    qp::{filled, new_key},
+    recv_queue::all_free,
+    wc::Done,
     wr::RecvWr,
-    Pd, Route, Wc, WcStatus,
+    Pd, Wc,
 };
 use crate::sys;
 use core::ptr::NonNull;
@@ -37,6 +39,8 @@ pub(crate) struct Srq<R: 'static> {
 struct Slots<R> {
     tokens: KVVec<Option<R>>,
     free: KVVec<u32>,
+    /// One receive is posted at a time.
+    chain: Chain<sys::ib_recv_wr>,
 }
 
 /// The most SGEs of a receive.
@@ -69,11 +73,8 @@ impl<R: 'static> Srq<R> {
             return Err(EINVAL);
         }
         let tokens = filled(capacity as usize, || None)?;
-        let mut next = capacity;
-        let free = filled(capacity as usize, || {
-            next -= 1;
-            next
-        })?;
+        let free = all_free(capacity)?;
+        let chain = Chain::new(1, max_sge as usize)?;
         let mut init = sys::ib_srq_init_attr {
             attr: sys::ib_srq_attr {
                 max_wr: capacity,
@@ -101,7 +102,7 @@ impl<R: 'static> Srq<R> {
                 key: new_key(),
                 max_sge,
                 capacity,
-                slots <- new_spinlock!(Slots { tokens, free }),
+                slots <- new_spinlock!(Slots { tokens, free, chain }),
             }),
             GFP_KERNEL,
         );
@@ -138,9 +139,7 @@ impl<R: 'static> Srq<R> {
         // Built before the lock is taken: `build` is the caller's, and may do what it likes.
         let mut sges = [const { EMPTY }; MAX_SGE];
         let mut wr = RecvWr::new(&mut sges[..self.max_sge as usize], Arc::as_ptr(&self.pd));
-        let built = build(&token, &mut wr);
-        let n = wr.len();
-        if let Err(e) = built {
+        if let Err(e) = build(&token, &mut wr) {
             return Err((e, token));
         }
         let mut guard = self.slots.lock();
@@ -148,31 +147,37 @@ impl<R: 'static> Srq<R> {
         let Some(slot) = slots.free.pop() else {
             return Err((EAGAIN, token));
         };
-        let mut raw = sys::ib_recv_wr {
-            sg_list: sges.as_mut_ptr(),
-            num_sge: n as i32,
-            ..Default::default()
-        };
-        raw.__bindgen_anon_1.wr_id = Route {
-            key: self.key,
-            recv: true,
-            index: slot,
+        // Never full: what is staged is posted below, or forgotten.
+        if let Some((raw, room)) = slots.chain.place(0) {
+            wr.copy_sges(room);
+            wr.finish(raw, self.key, slot);
+            // SAFETY: Just finished, in the next place. What it names is kept alive by the token,
+            // which goes into its slot below, if it is posted. Should it complete before that,
+            // whoever takes the completion waits for the lock that is held here.
+            unsafe { slots.chain.stage(1) };
         }
-        .to_wr_id();
-        let mut bad = core::ptr::null();
-        // SAFETY: The SRQ is valid; the driver copies the work request; what it names is kept alive
-        // by the token, which goes into its slot below. Should it complete before that, whoever
-        // takes the completion waits for the lock that is held here.
-        let ret = unsafe { sys::rivet_ib_post_srq_recv(self.as_raw(), &raw, &mut bad) };
-        let posted = kernel::error::to_result(ret);
+        let srq = self.as_raw();
+        let posted = slots.chain.post(false, |first, bad| {
+            let bad: *mut *mut sys::ib_recv_wr = bad;
+            // SAFETY: The SRQ is valid; the driver copies the work request.
+            unsafe { sys::rivet_ib_post_srq_recv(srq, first, bad.cast()) }
+        });
         match posted {
-            Ok(()) => {
-                slots.tokens[slot as usize] = Some(token);
-                Ok(())
-            }
-            Err(e) => {
+            // The one was not taken.
+            Err(refused) if refused.left == 1 => {
                 let _ = slots.free.push_within_capacity(slot);
-                Err((e, token))
+                Err((refused.error, token))
+            }
+            posted => {
+                slots.tokens[slot as usize] = Some(token);
+                if let Err(refused) = posted {
+                    // It may have taken it all the same.
+                    let code = refused.error.to_errno();
+                    pr_err!(
+                        "an SRQ's driver gave error {code} and did not say for which receive\n"
+                    );
+                }
+                Ok(())
             }
         }
     }
@@ -186,17 +191,7 @@ impl<R: 'static> Srq<R> {
         let mut slots = self.slots.lock();
         let token = slots.tokens.get_mut(route.index as usize)?.take()?;
         let _ = slots.free.push_within_capacity(route.index);
-        let status = wc.status();
-        let revoked = wc.invalidated().filter(|_| status == WcStatus::Success);
-        wc.consume();
-        Some(Done {
-            token,
-            status,
-            revocation: revoked.map(|key| Revocation {
-                what: Revoked::of_key(key),
-                pd: &self.pd,
-            }),
-        })
+        Some(Done::received(token, wc, &self.pd))
     }
 }
 

@@ -2,7 +2,10 @@
 
 //! Work completions.
 
-use super::WcStatus;
+use super::{
+    mr::{Revocation, Revoked},
+    Pd, WcStatus,
+};
 use crate::sys;
 
 /// A completion, as [`super::Cq::poll`] took it out of the queue.
@@ -105,5 +108,32 @@ impl Wc {
     /// Makes it a completion of nobody, so that it cannot free a second work request.
     pub(super) fn consume(&mut self) {
         self.0.qp = core::ptr::null_mut();
+    }
+}
+
+/// A completed work request, or chain of such.
+pub(crate) struct Done<'c, T> {
+    /// The token that was given when it was posted.
+    pub(crate) token: T,
+    /// How it ended. Of a chain, the first error, if there was one.
+    pub(crate) status: WcStatus,
+    /// That it ended registrations, if it did.
+    pub(crate) revocation: Option<Revocation<'c>>,
+}
+
+impl<'c, T> Done<'c, T> {
+    /// Of a receive, whose completion is used up by this.
+    pub(super) fn received(token: T, wc: &mut Wc, pd: &'c Pd) -> Self {
+        let status = wc.status();
+        let revoked = wc.invalidated().filter(|_| status == WcStatus::Success);
+        wc.consume();
+        Self {
+            token,
+            status,
+            revocation: revoked.map(|key| Revocation {
+                what: Revoked::of_key(key),
+                pd,
+            }),
+        }
     }
 }

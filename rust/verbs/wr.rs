@@ -7,8 +7,9 @@
 
 use super::{
     caps::{Caps, Op},
-    mr::{RegisteredMr, Registration},
-    Ah, Pd, QpType, Sge,
+    mr::{sealed::Registered, Cover, Described, Region, Registration},
+    send_queue::{Effect, Neighbours},
+    Ah, Pd, QpType, Route, Sge,
 };
 use crate::sys;
 use core::marker::PhantomData;
@@ -28,7 +29,7 @@ pub(crate) struct RemoteAddr {
 /// A C work request of any kind. Each starts with a `struct ib_send_wr`.
 #[repr(C)]
 pub(super) union RawWr {
-    pub(super) send: sys::ib_send_wr,
+    send: sys::ib_send_wr,
     rdma: sys::ib_rdma_wr,
     atomic: sys::ib_atomic_wr,
     ud: sys::ib_ud_wr,
@@ -40,6 +41,11 @@ impl RawWr {
         Self {
             ud: sys::ib_ud_wr::default(),
         }
+    }
+
+    pub(super) fn header(&mut self) -> &mut sys::ib_send_wr {
+        // SAFETY: Every member starts with the header, and any bytes are a valid one.
+        unsafe { &mut self.send }
     }
 }
 
@@ -64,22 +70,31 @@ pub(crate) struct SendWr<'q, 't> {
     bytes: u64,
     op: Option<Op>,
     signaled: bool,
-    revokes: Option<u64>,
+    /// The key of the QP.
+    qp: u32,
+    /// The members of its chain before it.
+    before: Neighbours<'q>,
+    effect: Effect,
+    registration: u64,
     _token: PhantomData<&'t ()>,
 }
 
-/// What [`super::Qp::push`] has to know of the finished work request.
+/// What the send queue has to know of the finished work request.
 pub(super) struct Finished {
     pub(super) signaled: bool,
-    pub(super) revokes: Option<u64>,
+    pub(super) effect: Effect,
+    pub(super) registration: u64,
 }
 
 impl<'q, 't> SendWr<'q, 't> {
+    #[inline(always)]
     pub(super) fn new(
         raw: &'q mut RawWr,
         sges: &'q mut [sys::ib_sge],
         limits: &'q Limits,
         pd: *const Pd,
+        qp: u32,
+        before: Neighbours<'q>,
     ) -> Self {
         *raw = RawWr::empty();
         Self {
@@ -91,7 +106,10 @@ impl<'q, 't> SendWr<'q, 't> {
             bytes: 0,
             op: None,
             signaled: false,
-            revokes: None,
+            qp,
+            before,
+            effect: Effect::None,
+            registration: 0,
             _token: PhantomData,
         }
     }
@@ -132,8 +150,7 @@ impl<'q, 't> SendWr<'q, 't> {
     }
 
     fn header(&mut self) -> &mut sys::ib_send_wr {
-        // SAFETY: Every member starts with the header, and any bytes are a valid one.
-        unsafe { &mut self.raw.send }
+        self.raw.header()
     }
 
     fn set(&mut self, op: Op, opcode: sys::ib_wr_opcode) -> Result {
@@ -227,32 +244,56 @@ impl<'q, 't> SendWr<'q, 't> {
         self.set_atomic(at, add, 0)
     }
 
-    /// Registers a region: its rkey is valid for the work requests that follow on this QP, and for
-    /// others when this has completed. `EINVAL` for a region of another PD.
-    pub(crate) fn reg_mr(&mut self, registration: &'t Registration) -> Result {
+    /// Registers a region: its keys are valid for the work requests that follow on this QP, and for
+    /// others when this has completed.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a region of another PD, or a registration for which a work request was already
+    /// made on another QP.
+    pub(crate) fn reg_mr<C: Cover>(&mut self, registration: &'t Registration<C>) -> Result {
         self.set(Op::RegMr, sys::ib_wr_opcode_IB_WR_REG_MR)?;
-        self.check_pd(&registration.0)?;
-        let region = &registration.0;
+        let region = registration.described();
+        self.check_pd(region)?;
+        if !region.bind(self.qp) {
+            self.op = None;
+            return Err(EINVAL);
+        }
+        self.effect = Effect::Registers;
+        self.registration = region.number;
         // SAFETY: Plain numbers and a pointer; the header at the front stays as it is.
         let reg = unsafe { &mut self.raw.reg };
-        reg.mr = region.mr.as_raw();
+        reg.mr = region.as_raw();
         reg.key = region.key;
         reg.access = region.access.as_raw();
         Ok(())
     }
 
-    /// Ends a registration of our own. `EINVAL` for a region of another PD.
-    pub(crate) fn local_inv(&mut self, region: &'t RegisteredMr) -> Result {
+    /// Ends a registration of our own: a [`super::RegisteredMr`], or a [`Registration`] that is made
+    /// before it in the same chain. Behind a READ into the region it needs a [`SendWr::fence`], as
+    /// the data may come later.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a region of another PD, or a registration that is not made in this chain.
+    pub(crate) fn local_inv(&mut self, region: &'t impl Region) -> Result {
         self.set(Op::LocalInv, sys::ib_wr_opcode_IB_WR_LOCAL_INV)?;
-        self.check_pd(region)?;
-        self.header().ex.invalidate_rkey = region.key;
-        self.revokes = Some(region.id);
+        let described = region.described();
+        self.check_pd(described)?;
+        let known = region.is_registered() || self.before.have(Effect::Registers, described.number);
+        if !known {
+            self.op = None;
+            return Err(EINVAL);
+        }
+        self.header().ex.invalidate_rkey = described.key;
+        self.effect = Effect::Revokes;
+        self.registration = described.number;
         Ok(())
     }
 
     /// Withdraws the operation if the region is of another PD.
-    fn check_pd(&mut self, region: &RegisteredMr) -> Result {
-        if !core::ptr::eq(&**region.memory().pd(), self.pd) {
+    fn check_pd(&mut self, region: &Described) -> Result {
+        if !core::ptr::eq(region.pd(), self.pd) {
             self.op = None;
             return Err(EINVAL);
         }
@@ -272,8 +313,9 @@ impl<'q, 't> SendWr<'q, 't> {
         Ok(())
     }
 
-    /// Checks the whole and closes the C object, but for the link to the next.
-    pub(super) fn finish(mut self, wr_id: u64, force_signal: bool) -> Result<Finished> {
+    /// Checks the whole and closes the C object, but for the links to the next and to the SGEs.
+    #[inline(always)]
+    pub(super) fn finish(mut self, wr_id: u64) -> Result<Finished> {
         let op = self.op.ok_or(EINVAL)?;
         let limits = self.limits;
         if self.n > limits.caps.max_sges(op).min(limits.max_sge) as usize {
@@ -289,19 +331,18 @@ impl<'q, 't> SendWr<'q, 't> {
         if limits.qp_type == QpType::Ud && unsafe { self.raw.ud.ah.is_null() } {
             return Err(EDESTADDRREQ);
         }
-        let signaled = self.signaled || force_signal;
+        let signaled = self.signaled;
         let n = self.n;
-        let sg_list = self.sges.as_mut_ptr();
         let header = self.header();
         header.__bindgen_anon_1.wr_id = wr_id;
-        header.sg_list = sg_list;
         header.num_sge = i32::try_from(n)?;
         if signaled {
             header.send_flags |= sys::ib_send_flags_IB_SEND_SIGNALED;
         }
         Ok(Finished {
             signaled,
-            revokes: self.revokes,
+            effect: self.effect,
+            registration: self.registration,
         })
     }
 }
@@ -342,7 +383,26 @@ impl<'q, 't> RecvWr<'q, 't> {
         Ok(())
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.n
+    /// Copies its SGEs to `to`, which has as many places.
+    pub(super) fn copy_sges(&self, to: &mut [sys::ib_sge]) {
+        for (to, from) in to.iter_mut().zip(&self.sges[..self.n]) {
+            *to = *from;
+        }
+    }
+
+    /// Closes the C object, but for the links to the next and to the SGEs: the receive in `slot` of
+    /// the QP or SRQ with that key.
+    pub(super) fn finish(self, raw: &mut sys::ib_recv_wr, key: u32, slot: u32) {
+        *raw = sys::ib_recv_wr {
+            // Not more than the places that a device allows.
+            num_sge: self.n as i32,
+            ..Default::default()
+        };
+        raw.__bindgen_anon_1.wr_id = Route {
+            key,
+            recv: true,
+            index: slot,
+        }
+        .to_wr_id();
     }
 }

@@ -472,7 +472,7 @@ fn rc_rights(rig: &Rig) -> Outcome {
 }
 
 /// Two UC ends, connected by the path of an RC connection between the same addresses.
-fn uc_pair(pair: &mut Pair, access: Access) -> Outcome<(KBox<End>, KBox<End>)> {
+pub(crate) fn uc_pair(pair: &mut Pair, access: Access) -> Outcome<(KBox<End>, KBox<End>)> {
     let there = pair.a.id()?.path()?;
     let back = pair.b.id()?.path()?;
     let mut a = loose(&pair.a.pd, config(QpType::Uc, 16))?;
@@ -884,10 +884,5 @@ fn connected_by_hand_as_its_type(rig: &Rig) -> Outcome {
         ud.qp.connect_uc(&path, 1, 0, 0, Access::LOCAL_WRITE),
         EINVAL
     );
-    // Not ready: the driver refuses, the tokens go, and nothing counts as posted.
-    uc.qp.push(Token::default(), |_, wr| wr.send())?;
-    check!(uc.qp.flush().is_err());
-    check_eq!(uc.qp.outstanding(), 0);
-    check_eq!(uc.qp.send_room(), 4);
     Ok(())
 }

@@ -11,9 +11,9 @@ use crate::{
         time::{now_ns, MS},
     },
     verbs::{
-        cm, cq, Access, Ah, Buffer, CmId, ConnParam, Cq, Device, Direction, Mapped, Mr, NetNs, Pd,
-        Qp, QpConfig, QpType, RegisteredMr, Registration, RejectReason, SendWr, SocketAddr, Srq,
-        Wc, WcStatus,
+        cm, cq, Access, Ah, Buffer, CmId, ConnParam, Cq, Device, Direction, Mapped, Members, Mr,
+        NetNs, Pd, Qp, QpConfig, QpType, RegisteredMr, Registration, RejectReason, SendWr,
+        SocketAddr, Srq, Wc, WcStatus,
     },
 };
 use kernel::{
@@ -133,6 +133,11 @@ impl Token {
     /// The memory that it must hold.
     pub(crate) fn mem(&self) -> Result<&Mapped> {
         Ok(&**self.memory.as_ref().ok_or(EINVAL)?)
+    }
+
+    /// The registration that it must hold.
+    pub(crate) fn reg(&self) -> Result<&Registration> {
+        self.registration.as_ref().ok_or(EINVAL)
     }
 
     /// The address handle that it must hold.
@@ -493,7 +498,7 @@ pub(crate) struct Seen {
     pub(crate) src_qp: u32,
     /// It gave a proof of revocation.
     pub(crate) proof: bool,
-    /// What the proof gave back: of the token's region, or of [`End::lent`].
+    /// What the proof gave back: of the token's region or registration, or of [`End::lent`].
     pub(crate) back: Option<(Mr, Mapped)>,
 }
 
@@ -577,6 +582,15 @@ impl End {
         Ok(self.qp.flush()?)
     }
 
+    /// Posts one chain.
+    pub(crate) fn post_chain<F>(&mut self, token: Token, build: F) -> Outcome
+    where
+        F: for<'t> FnOnce(&'t Token, &mut Members<'_, 't>) -> Result,
+    {
+        self.qp.push_chain(token, build)?;
+        Ok(self.qp.flush()?)
+    }
+
     /// Posts a receive into `len` bytes at `offset` of `memory`.
     pub(crate) fn recv(&mut self, memory: &Arc<Mapped>, offset: usize, len: usize) -> Outcome {
         let token = Token::memory(memory);
@@ -650,10 +664,16 @@ pub(crate) fn take(
         let mut token = done.token;
         let proof = done.revocation.is_some();
         let back = done.revocation.and_then(|proof| {
-            let region = token.region.take()?;
-            region
+            if let Some(region) = token.region.take() {
+                return region
+                    .reclaim(&proof)
+                    .map_err(|region| token.region = Some(region))
+                    .ok();
+            }
+            let registration = token.registration.take()?;
+            registration
                 .reclaim(&proof)
-                .map_err(|region| token.region = Some(region))
+                .map_err(|registration| token.registration = Some(registration))
                 .ok()
         });
         let done = Seen {

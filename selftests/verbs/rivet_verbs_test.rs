@@ -20,6 +20,7 @@ mod sys;
 #[path = "../../rust/verbs/mod.rs"]
 mod verbs;
 
+mod chains;
 mod cm;
 mod harness;
 mod memory;
@@ -47,9 +48,10 @@ struct VerbsTest {
 }
 
 /// The suites in the order in which they run.
-const SUITES: [&[Case]; 5] = [
+const SUITES: [&[Case]; 6] = [
     queues::CASES,
     ops::CASES,
+    chains::CASES,
     memory::CASES,
     shared::CASES,
     cm::CASES,
