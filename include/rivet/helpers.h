@@ -33,6 +33,28 @@ void rivet_ib_dma_sync_single_for_cpu(struct ib_device *dev, u64 addr,
 void rivet_ib_dma_sync_single_for_device(struct ib_device *dev, u64 addr,
 					 size_t size,
 					 enum dma_data_direction dir);
+int rivet_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg,
+			int nents, enum dma_data_direction dir);
+void rivet_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg,
+			   int nents, enum dma_data_direction dir);
+/* dma_sync_sg_*() for the device's DMA device. */
+void rivet_ib_dma_sync_sg_for_cpu(struct ib_device *dev,
+				  struct scatterlist *sg, int nents,
+				  enum dma_data_direction dir);
+void rivet_ib_dma_sync_sg_for_device(struct ib_device *dev,
+				     struct scatterlist *sg, int nents,
+				     enum dma_data_direction dir);
+unsigned int rivet_ib_dma_max_seg_size(struct ib_device *dev);
+void rivet_sg_set_buf(struct scatterlist *sg, const void *buf,
+		      unsigned int size);
+u64 rivet_sg_dma_address(const struct scatterlist *sg);
+unsigned int rivet_sg_dma_len(const struct scatterlist *sg);
+/* Of the page of an address in the linear map. */
+void rivet_get_page(const void *addr);
+void rivet_put_page(const void *addr);
+/* memcpy() and memmove(), which the compiler of the caller does not see into. */
+void rivet_copy(void *to, const void *from, size_t size);
+void rivet_move(void *to, const void *from, size_t size);
 /* Whether the streaming DMA API may be given this range of kernel memory. */
 bool rivet_can_dma_map(const void *addr, size_t size);
 

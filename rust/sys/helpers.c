@@ -75,6 +75,75 @@ bool rivet_can_dma_map(const void *addr, size_t size)
 	       virt_addr_valid((const char *)addr + size - 1);
 }
 
+int rivet_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg,
+			int nents, enum dma_data_direction dir)
+{
+	return ib_dma_map_sg(dev, sg, nents, dir);
+}
+
+void rivet_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg,
+			   int nents, enum dma_data_direction dir)
+{
+	ib_dma_unmap_sg(dev, sg, nents, dir);
+}
+
+void rivet_ib_dma_sync_sg_for_cpu(struct ib_device *dev,
+				  struct scatterlist *sg, int nents,
+				  enum dma_data_direction dir)
+{
+	if (!ib_uses_virt_dma(dev))
+		dma_sync_sg_for_cpu(dev->dma_device, sg, nents, dir);
+}
+
+void rivet_ib_dma_sync_sg_for_device(struct ib_device *dev,
+				     struct scatterlist *sg, int nents,
+				     enum dma_data_direction dir)
+{
+	if (!ib_uses_virt_dma(dev))
+		dma_sync_sg_for_device(dev->dma_device, sg, nents, dir);
+}
+
+unsigned int rivet_ib_dma_max_seg_size(struct ib_device *dev)
+{
+	return ib_dma_max_seg_size(dev);
+}
+
+void rivet_sg_set_buf(struct scatterlist *sg, const void *buf,
+		      unsigned int size)
+{
+	sg_set_buf(sg, buf, size);
+}
+
+u64 rivet_sg_dma_address(const struct scatterlist *sg)
+{
+	return sg_dma_address(sg);
+}
+
+unsigned int rivet_sg_dma_len(const struct scatterlist *sg)
+{
+	return sg_dma_len(sg);
+}
+
+void rivet_get_page(const void *addr)
+{
+	get_page(virt_to_page(addr));
+}
+
+void rivet_put_page(const void *addr)
+{
+	put_page(virt_to_page(addr));
+}
+
+void rivet_copy(void *to, const void *from, size_t size)
+{
+	memcpy(to, from, size);
+}
+
+void rivet_move(void *to, const void *from, size_t size)
+{
+	memmove(to, from, size);
+}
+
 void rivet_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey)
 {
 	ib_update_fast_reg_key(mr, newkey);

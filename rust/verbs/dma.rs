@@ -3,17 +3,24 @@
 //! Memory for the HCA: buffers, DMA mappings, and the SGEs that name them.
 //!
 //! Memory that an HCA may read or write is shared with a party that no Rust rule binds. It is
-//! therefore never seen as a slice or reference: all access copies bytes through raw pointers, and
-//! what the copies contain while a transfer is under way is whatever arrived so far, as with
-//! memory that user space maps.
+//! therefore never seen as a slice or reference: all access copies bytes through raw pointers, by
+//! the kernel's `memcpy` and `memmove`, which to the compiler are a black box that accesses each
+//! byte by itself. Two that copy to the same bytes at once, be it an HCA or another task, leave
+//! each byte as one of them wrote it, and who reads meanwhile gets such bytes: arbitrary data, as
+//! in memory that user space maps, but nothing worse.
 //!
 //! C header: `include/rdma/ib_verbs.h` (`ib_dma_*`)
 
-use super::{mr::sealed::Describe, Pd};
+use super::{
+    mr::sealed::Describe,
+    pages::{for_each_in, Piece},
+    PageList, Pd,
+};
 use crate::sys;
 use core::{marker::PhantomData, ops::Range, ptr::NonNull};
 use kernel::{
     alloc::{Allocator, Vec},
+    cpu::CpuId,
     page::PAGE_SIZE,
     prelude::*,
     sync::{
@@ -22,12 +29,37 @@ use kernel::{
     },
 };
 
-/// DMA mappings of this module that exist now. Not zero after everything is closed: a leak.
-static LIVE_MAPPINGS: Atomic<usize> = Atomic::new(0);
+/// A part of the count of DMA mappings, on a cache line of its own.
+#[repr(align(64))]
+struct Count(Atomic<isize>);
 
-/// How many DMA mappings exist now.
+/// DMA mappings of this module that exist now, as a sum: each CPU counts at a place that it shares
+/// with few others, and mappings may end on another than they were made on.
+static LIVE_MAPPINGS: [Count; 32] = [const { Count(Atomic::new(0)) }; 32];
+
+/// The place of this CPU.
+fn counter() -> &'static Atomic<isize> {
+    &LIVE_MAPPINGS[CpuId::current().as_u32() as usize % LIVE_MAPPINGS.len()].0
+}
+
+/// One more mapping exists.
+pub(super) fn count_mapping() {
+    counter().fetch_add(1, Relaxed);
+}
+
+/// One less does.
+pub(super) fn uncount_mapping() {
+    counter().fetch_sub(1, Relaxed);
+}
+
+/// How many DMA mappings exist now; exact while none is made or ended. Not zero after everything is
+/// closed: a leak.
 pub(crate) fn live_mappings() -> usize {
-    LIVE_MAPPINGS.load(Relaxed)
+    let sum: isize = LIVE_MAPPINGS
+        .iter()
+        .map(|count| count.0.load(Relaxed))
+        .sum();
+    usize::try_from(sum).unwrap_or(0)
 }
 
 /// Which way a mapping lets data flow (`enum dma_data_direction`).
@@ -42,7 +74,7 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    fn as_raw(self) -> sys::dma_data_direction {
+    pub(super) fn as_raw(self) -> sys::dma_data_direction {
         match self {
             Direction::Bidirectional => sys::dma_data_direction::DMA_BIDIRECTIONAL,
             Direction::ToDevice => sys::dma_data_direction::DMA_TO_DEVICE,
@@ -108,11 +140,22 @@ impl Buffer {
             order,
         })
     }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        PAGE_SIZE << self.order
+    }
+
+    /// All of it.
+    pub(super) fn piece(&self) -> Piece {
+        Piece::new(self.start, self.len())
+    }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: The pages are ours, of this order (type invariant).
+        // SAFETY: The pages are ours, of this order (type invariant). They stay for who has taken
+        // references to them.
         unsafe { sys::rivet_free_pages(self.page.as_ptr(), self.order) };
     }
 }
@@ -120,7 +163,7 @@ impl Drop for Buffer {
 // SAFETY: The pages stay until `Drop`, and `Buffer` makes no references to them.
 unsafe impl Memory for Buffer {
     fn raw(&mut self) -> (NonNull<u8>, usize) {
-        (self.start, PAGE_SIZE << self.order)
+        (self.start, self.len())
     }
 }
 
@@ -183,7 +226,7 @@ impl<M: Memory> Mapped<M> {
         if unsafe { sys::rivet_ib_dma_mapping_error(device, dma) } != 0 {
             return Err(EIO);
         }
-        LIVE_MAPPINGS.fetch_add(1, Relaxed);
+        count_mapping();
         // INVARIANT: Mapped just now.
         Ok(Self {
             pd: pd.clone(),
@@ -235,7 +278,7 @@ impl<M: Memory> Mapped<M> {
         let to = self.at(offset, from.len())?;
         // SAFETY: `to` is valid for that many bytes, and `from` is another allocation, as nobody
         // has a reference to mapped memory (`Memory`).
-        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        unsafe { sys::rivet_copy(to.cast(), from.as_ptr().cast(), from.len()) };
         self.sync_for_device(offset, from.len());
         Ok(())
     }
@@ -246,8 +289,61 @@ impl<M: Memory> Mapped<M> {
         self.sync_for_cpu(offset, to.len());
         // SAFETY: `from` is valid for that many bytes, and `to` is another allocation, as nobody
         // has a reference to mapped memory (`Memory`).
-        unsafe { core::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        unsafe { sys::rivet_copy(to.as_mut_ptr().cast(), from.cast(), to.len()) };
         Ok(())
+    }
+
+    /// Copies `range` of the bytes of `pages` into the memory at `offset`, for the device to see.
+    /// Does not sleep or allocate.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if one of the two has no such bytes; nothing is copied then.
+    pub(crate) fn copy_from_pages<P: PageList>(
+        &self,
+        offset: usize,
+        pages: &P,
+        range: Range<usize>,
+    ) -> Result {
+        let len = range.end.checked_sub(range.start).ok_or(EINVAL)?;
+        let mut to = self.at(offset, len)?;
+        for_each_in(pages, range, |piece| {
+            // SAFETY: The pieces are `len` bytes in all, for which there is room at `to`, and stay
+            // as long as `pages` (`PageList`). Both may be the same memory.
+            unsafe {
+                sys::rivet_move(to.cast(), piece.start.as_ptr().cast(), piece.len);
+                to = to.add(piece.len);
+            }
+            Ok(())
+        })?;
+        self.sync_for_device(offset, len);
+        Ok(())
+    }
+
+    /// Copies the memory at `offset`, as the device left it, to `range` of the bytes of `pages`.
+    /// Does not sleep or allocate.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if one of the two has no such bytes; nothing is copied then.
+    pub(crate) fn copy_to_pages<P: PageList>(
+        &self,
+        offset: usize,
+        pages: &P,
+        range: Range<usize>,
+    ) -> Result {
+        let len = range.end.checked_sub(range.start).ok_or(EINVAL)?;
+        let mut from = self.at(offset, len)?;
+        self.sync_for_cpu(offset, len);
+        for_each_in(pages, range, |piece| {
+            // SAFETY: As in `copy_from_pages`, the other way round; nobody has a reference to the
+            // bytes of the pieces.
+            unsafe {
+                sys::rivet_move(piece.start.as_ptr().cast(), from.cast(), piece.len);
+                from = from.add(piece.len);
+            }
+            Ok(())
+        })
     }
 
     /// One byte as the device left it, for who polls memory. Does not sleep.
@@ -320,7 +416,7 @@ impl<M: Memory> Drop for Mapped<M> {
                 self.direction.as_raw(),
             )
         };
-        LIVE_MAPPINGS.fetch_sub(1, Relaxed);
+        uncount_mapping();
     }
 }
 

@@ -7,7 +7,7 @@
 //! ```text
 //! Device <- Pd <- Qp -> Cq -> Device        "<-" and "->" point at what is kept alive
 //!             <- Mr <- RegisteredMr          (all are reference counts or values)
-//!             <- Mapped (a buffer under a DMA mapping)
+//!             <- Mapped (a buffer under a DMA mapping), MappedPages (a list of pages)
 //! CmId   <- Qp (made on it)
 //! ```
 //!
@@ -48,11 +48,13 @@ pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod dma;
 pub(crate) mod mr;
+pub(crate) mod pages;
 pub(crate) mod pd;
 pub(crate) mod qp;
 mod reaper;
 mod recv_queue;
 mod send_queue;
+pub(crate) mod sg;
 pub(crate) mod srq;
 pub(crate) mod status;
 pub(crate) mod wc;
@@ -66,10 +68,14 @@ pub(crate) use cq::Cq;
 pub(crate) use device::Device;
 pub(crate) use dma::{Buffer, Direction, Mapped, Sge};
 pub(crate) use mr::{Mr, RegisteredMr, Registration};
+#[allow(unused_imports)]
+pub(crate) use pages::{Buffers, PageList, PageRefs};
 pub(crate) use pd::Pd;
 pub(crate) use qp::{Qp, QpConfig};
 #[allow(unused_imports)]
 pub(crate) use send_queue::Members;
+#[allow(unused_imports)]
+pub(crate) use sg::{MappedPages, SgTable};
 pub(crate) use srq::Srq;
 pub(crate) use status::{RejectReason, WcStatus};
 pub(crate) use wc::{Route, Wc};

@@ -213,7 +213,7 @@ pub(super) mod sealed {
 
 use sealed::{Describe, Registered};
 
-/// Mapped memory that a region can cover: [`Mapped`].
+/// Mapped memory that a region can cover: [`Mapped`] and [`super::MappedPages`].
 pub(crate) trait Cover: Describe + Send + 'static {}
 
 impl<C: Describe + Send + 'static> Cover for C {}

@@ -11,9 +11,9 @@ use crate::{
         time::{now_ns, MS},
     },
     verbs::{
-        cm, cq, Access, Ah, Buffer, CmId, ConnParam, Cq, Device, Direction, Mapped, Members, Mr,
-        NetNs, Pd, Qp, QpConfig, QpType, RegisteredMr, Registration, RejectReason, SendWr,
-        SocketAddr, Srq, Wc, WcStatus,
+        cm, cq, mr::Revocation, Access, Ah, Buffer, CmId, ConnParam, Cq, Device, Direction, Mapped,
+        MappedPages, Members, Mr, NetNs, Pd, Qp, QpConfig, QpType, RegisteredMr, Registration,
+        RejectReason, SendWr, SocketAddr, Srq, Wc, WcStatus,
     },
 };
 use kernel::{
@@ -109,6 +109,9 @@ pub(crate) struct Token {
     pub(crate) memory: Option<Arc<Mapped>>,
     pub(crate) registration: Option<Registration>,
     pub(crate) region: Option<RegisteredMr>,
+    /// Pages under a mapping, and a registration of such.
+    pub(crate) pages: Option<KBox<MappedPages>>,
+    pub(crate) paged: Option<KBox<Registration<MappedPages>>>,
     pub(crate) ah: Option<Arc<Ah>>,
     pub(crate) soul: Option<Soul>,
 }
@@ -138,6 +141,11 @@ impl Token {
     /// The registration that it must hold.
     pub(crate) fn reg(&self) -> Result<&Registration> {
         self.registration.as_ref().ok_or(EINVAL)
+    }
+
+    /// The registration of pages that it must hold.
+    pub(crate) fn paged(&self) -> Result<&Registration<MappedPages>> {
+        Ok(&**self.paged.as_ref().ok_or(EINVAL)?)
     }
 
     /// The address handle that it must hold.
@@ -500,6 +508,8 @@ pub(crate) struct Seen {
     pub(crate) proof: bool,
     /// What the proof gave back: of the token's region or registration, or of [`End::lent`].
     pub(crate) back: Option<(Mr, Mapped)>,
+    /// The same of [`Token::paged`].
+    pub(crate) back_paged: Option<KBox<(Mr, MappedPages)>>,
 }
 
 /// One end: a QP and all that it needs. Fields are dropped in order.
@@ -649,6 +659,16 @@ impl End {
     }
 }
 
+/// What the proof gives back. Of its own: stacks are short here.
+#[inline(never)]
+fn reclaim_paged(
+    paged: KBox<Registration<MappedPages>>,
+    proof: &Revocation<'_>,
+) -> Option<KBox<(Mr, MappedPages)>> {
+    let parts = KBox::into_inner(paged).reclaim(proof).ok()?;
+    KBox::new(parts, GFP_KERNEL).ok()
+}
+
 /// Gives a completion to a QP; whether it was of that QP.
 pub(crate) fn take(
     qp: &mut TestQp,
@@ -663,7 +683,11 @@ pub(crate) fn take(
         mine = true;
         let mut token = done.token;
         let proof = done.revocation.is_some();
+        let mut back_paged = None;
         let back = done.revocation.and_then(|proof| {
+            if let Some(paged) = token.paged.take() {
+                back_paged = reclaim_paged(paged, &proof);
+            }
             if let Some(region) = token.region.take() {
                 return region
                     .reclaim(&proof)
@@ -686,6 +710,7 @@ pub(crate) fn take(
             src_qp,
             proof,
             back,
+            back_paged,
         };
         seen.push(done, GFP_KERNEL)?;
     }
@@ -709,6 +734,7 @@ pub(crate) fn take(
             src_qp,
             proof,
             back,
+            back_paged: None,
         };
         seen.push(done, GFP_KERNEL)?;
     }

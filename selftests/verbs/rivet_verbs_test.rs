@@ -25,6 +25,7 @@ mod cm;
 mod harness;
 mod memory;
 mod ops;
+mod pages;
 mod queues;
 mod removal;
 mod rig;
@@ -48,11 +49,12 @@ struct VerbsTest {
 }
 
 /// The suites in the order in which they run.
-const SUITES: [&[Case]; 6] = [
+const SUITES: [&[Case]; 7] = [
     queues::CASES,
     ops::CASES,
     chains::CASES,
     memory::CASES,
+    pages::CASES,
     shared::CASES,
     cm::CASES,
 ];
