@@ -67,6 +67,7 @@ int rivet_ib_map_mr_single(struct ib_mr *mr, void *addr, u64 dma, size_t size);
 
 /* The device's name at this moment; buf holds IB_DEVICE_NAME_MAX bytes. */
 void rivet_ib_device_name(struct ib_device *dev, char *buf);
+int rivet_ibdev_to_node(struct ib_device *dev);
 int rivet_ib_mtu_enum_to_int(enum ib_mtu mtu);
 bool rivet_rdma_cap_roce(struct ib_device *dev, u32 port);
 bool rivet_rdma_cap_iwarp(struct ib_device *dev, u32 port);

@@ -165,6 +165,11 @@ void rivet_ib_device_name(struct ib_device *dev, char *buf)
 	strscpy(buf, dev->name, IB_DEVICE_NAME_MAX);
 }
 
+int rivet_ibdev_to_node(struct ib_device *dev)
+{
+	return ibdev_to_node(dev);
+}
+
 int rivet_ib_mtu_enum_to_int(enum ib_mtu mtu)
 {
 	return ib_mtu_enum_to_int(mtu);

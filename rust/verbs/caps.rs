@@ -133,10 +133,12 @@ pub(crate) struct Caps {
     /// Fast registration, local invalidate and SEND with invalidate are there
     /// (`IB_DEVICE_MEM_MGT_EXTENSIONS`).
     pub(crate) mem_mgt: bool,
+    /// CQs can hold events back ([`super::Cq::set_moderation`]).
+    pub(crate) cq_moderation: bool,
 }
 
 impl Caps {
-    pub(super) fn new(attr: &sys::ib_device_attr) -> Self {
+    pub(super) fn new(attr: &sys::ib_device_attr, cq_moderation: bool) -> Self {
         let mem_mgt = sys::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
         Self {
             max_qp_wr: attr.max_qp_wr,
@@ -151,6 +153,7 @@ impl Caps {
             max_srq_sge: attr.max_srq_sge,
             atomics: attr.atomic_cap != sys::ib_atomic_cap_IB_ATOMIC_NONE,
             mem_mgt: attr.device_cap_flags & mem_mgt != 0,
+            cq_moderation,
         }
     }
 

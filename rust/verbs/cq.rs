@@ -22,7 +22,7 @@ use super::{Device, Wc};
 use crate::sys;
 use core::ptr::NonNull;
 use kernel::{
-    error::from_err_ptr,
+    error::{from_err_ptr, to_result},
     ffi::c_void,
     prelude::*,
     sync::{
@@ -162,6 +162,19 @@ impl Cq {
         };
         // An error is no promise of a call either.
         ret != 0
+    }
+
+    /// Has the device hold events of an armed CQ back until `count` completions have come or `usecs`
+    /// microseconds went by since the first of them; zero of either means that it does not count.
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the device cannot ([`super::caps::Caps::cq_moderation`]); what it says of the
+    /// numbers.
+    pub(crate) fn set_moderation(&self, count: u16, usecs: u16) -> Result {
+        // SAFETY: The CQ is valid, and not one of the core's shared ones.
+        to_result(unsafe { sys::rdma_set_cq_moderation(self.as_raw(), count, usecs) })
     }
 
     /// Sets room for `n` completions aside, for good or until [`Cq::release`].

@@ -104,6 +104,13 @@ impl Device {
         name
     }
 
+    /// The NUMA node that it is nearest to; `None` for one that is not on a bus, as the soft devices.
+    pub(crate) fn node(&self) -> Option<i32> {
+        // SAFETY: The device is registered (type invariant).
+        let node = unsafe { sys::rivet_ibdev_to_node(self.as_raw()) };
+        (node >= 0).then_some(node)
+    }
+
     /// What port `port` (from 1) is and carries now. Sleeps.
     pub(crate) fn port(&self, port: u32) -> Result<Port> {
         let mut attr = sys::ib_port_attr::default();
@@ -327,13 +334,17 @@ fn try_add(raw: *mut sys::ib_device) -> Result {
         pin_init!(Released { done <- Completion::new() }),
         GFP_KERNEL,
     )?;
+    // SAFETY: The device is registered: its attributes and operations are there and do not change.
+    let caps = unsafe {
+        let device = raw.as_ref();
+        Caps::new(&device.attrs, device.ops.modify_cq.is_some())
+    };
     // INVARIANT: The core calls `add` for a registered device and calls `remove` before it goes,
     // and `remove` waits for the drop of the object made here.
     let device = Arc::new(
         Device {
             raw,
-            // SAFETY: The device is registered: its attributes are there and do not change.
-            caps: Caps::new(unsafe { &raw.as_ref().attrs }),
+            caps,
             gone: Atomic::new(false),
             released,
         },

@@ -18,12 +18,14 @@ use kernel::{prelude::*, sync::Arc};
 pub(crate) const CASES: &[Case] = &[
     ("device_found_by_name", device_found_by_name),
     ("device_caps", device_caps),
+    ("device_node", device_node),
     ("pd", pd),
     ("cq_limits", cq_limits),
     ("cq_reservation", cq_reservation),
     ("cq_reservation_is_given_back", cq_reservation_is_given_back),
     ("cq_event", cq_event),
     ("cq_missed_event", cq_missed_event),
+    ("cq_moderation", cq_moderation),
     ("qp_limits", qp_limits),
     ("qp_foreign_id", qp_foreign_id),
     ("qp_one_for_an_id", qp_one_for_an_id),
@@ -67,6 +69,12 @@ fn device_caps(rig: &Rig) -> Outcome {
     check!(!port.iwarp);
     check_err!(rig.device.port(0), EINVAL);
     check_err!(rig.device.port(99), EINVAL);
+    Ok(())
+}
+
+/// A soft device is nowhere.
+fn device_node(rig: &Rig) -> Outcome {
+    check!(rig.device.node().is_none());
     Ok(())
 }
 
@@ -176,6 +184,18 @@ fn cq_missed_event(rig: &Rig) -> Outcome {
     check!(pair.b.cq.arm());
     check_eq!(pair.b.wait(1)?.len(), 1);
     check!(!pair.b.cq.arm());
+    Ok(())
+}
+
+/// The device has none, and says so both ways; the CQ works as before.
+fn cq_moderation(rig: &Rig) -> Outcome {
+    let mut pair = pair(rig)?;
+    check!(!rig.device.caps().cq_moderation);
+    check_err!(pair.b.cq.set_moderation(16, 100), EOPNOTSUPP);
+    check!(!pair.b.cq.arm());
+    send_empty(&mut pair, 1)?;
+    check!(pair.b.bell.wait(PATIENCE));
+    check_eq!(pair.b.wait(1)?.len(), 1);
     Ok(())
 }
 
