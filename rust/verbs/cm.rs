@@ -212,6 +212,10 @@ const ACK_TIMEOUT: u8 = 14;
 
 impl CmId {
     /// Makes an id in a network namespace. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` before [`device::register`] or after its end; what the CM says.
     pub(crate) fn new<H: Handler>(net: &NetNs, handler: H) -> Result<Self> {
         let context = new_context(handler, 0)?;
         // SAFETY: The namespace is referenced; the callback matches the context's type, which
@@ -416,7 +420,9 @@ impl Request<'_> {
     }
 }
 
+/// Makes the context of an id, and counts the id.
 fn new_context<H: Handler>(handler: H, running: usize) -> Result<NonNull<Header>> {
+    reaper::enter()?;
     let context = KBox::new(
         Context {
             header: Header {
@@ -427,7 +433,9 @@ fn new_context<H: Handler>(handler: H, running: usize) -> Result<NonNull<Header>
             handler,
         },
         GFP_KERNEL,
-    )?;
+    )
+    .inspect_err(|_| reaper::leave())?;
+    // A box is never null.
     NonNull::new(KBox::into_raw(context).cast()).ok_or(ENOMEM)
 }
 
@@ -437,6 +445,7 @@ fn new_context<H: Handler>(handler: H, running: usize) -> Result<NonNull<Header>
 unsafe fn free<H>(context: NonNull<Header>) {
     // SAFETY: By the function's safety requirement; the header is at the start of the context.
     drop(unsafe { KBox::from_raw(context.as_ptr().cast::<Context<H>>()) });
+    reaper::leave();
 }
 
 /// The CM's callback. A value other than 0 makes the CM destroy the id, which is right for a new id

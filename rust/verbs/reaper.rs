@@ -5,8 +5,12 @@
 //! `rdma_destroy_id` waits for handlers of the id and for work that the CM has queued for it.
 //! Inside of a handler, or behind it on one of the CM's ordered workqueues, that may be what is
 //! running now. [`super::cm`] gives such ids to a workqueue of this module, which waits in their
-//! place. It is there from the registration with the RDMA core on, and its end waits for the last
-//! of them.
+//! place. It is there from the registration with the RDMA core on.
+//!
+//! The code that an id's handler is must not go before the id. So ids are counted, there are none
+//! before the reaper or after it, and its end waits until none is left, even of those that were
+//! forgotten instead of dropped, or that their own handlers own: then the module cannot be
+//! unloaded, and the log says why.
 
 use super::cm::{self, Header};
 use crate::sys;
@@ -14,8 +18,36 @@ use core::{cell::Cell, ptr::NonNull};
 use kernel::{
     prelude::*,
     sync::atomic::{Acquire, Atomic, Relaxed, Release},
+    time::{delay::fsleep, Delta},
     types::Opaque,
 };
+
+/// CM ids that exist, or [`CLOSED`].
+static IDS: Atomic<usize> = Atomic::new(CLOSED);
+
+/// None exists, and none may be made.
+const CLOSED: usize = usize::MAX;
+
+/// Counts an id that is to be made.
+///
+/// # Errors
+///
+/// `ENODEV` while there is no reaper.
+pub(super) fn enter() -> Result {
+    let mut now = IDS.load(Relaxed);
+    while now != CLOSED {
+        match IDS.cmpxchg(now, now + 1, Acquire) {
+            Ok(_) => return Ok(()),
+            Err(seen) => now = seen,
+        }
+    }
+    Err(ENODEV)
+}
+
+/// An id that was counted is gone, or was not made.
+pub(super) fn leave() {
+    IDS.fetch_sub(1, Release);
+}
 
 /// The workqueue, as a number; 0 while there is none.
 static QUEUE: Atomic<usize> = Atomic::new(0);
@@ -24,7 +56,7 @@ static QUEUE: Atomic<usize> = Atomic::new(0);
 ///
 /// # Invariants
 ///
-/// `0` is a workqueue that belongs to this object; nobody queues to it once the drop has begun.
+/// `0` is a workqueue that belongs to this object; only who has an id queues to it.
 pub(super) struct Reaper(NonNull<sys::workqueue_struct>);
 
 // SAFETY: Workqueues may be destroyed from any thread.
@@ -38,12 +70,23 @@ impl Reaper {
         // SAFETY: Allocates.
         let queue = NonNull::new(unsafe { sys::rivet_alloc_reaper() }).ok_or(ENOMEM)?;
         QUEUE.store(queue.as_ptr() as usize, Release);
+        IDS.store(0, Release);
         Ok(Self(queue))
     }
 }
 
 impl Drop for Reaper {
     fn drop(&mut self) {
+        const STEP_MS: u32 = 20;
+        let mut waited = 0;
+        while let Err(left) = IDS.cmpxchg(0, CLOSED, Acquire) {
+            fsleep(Delta::from_millis(i64::from(STEP_MS)));
+            waited += STEP_MS;
+            // Soon, and then every ten seconds.
+            if waited % 10_000 == 200 {
+                pr_warn!("unloading waits for the end of {left} CM ids\n");
+            }
+        }
         QUEUE.store(0, Relaxed);
         // SAFETY: Ours (type invariant). Runs what is queued to its end.
         unsafe { sys::destroy_workqueue(self.0.as_ptr()) };
@@ -87,7 +130,7 @@ pub(super) unsafe fn defer(
     doomed.id.set(Some((id, context)));
     let work = doomed.work.get();
     // SAFETY: The work lives until `reap` has run, as only that frees the context. The queue is
-    // there: ids are made and let go between the registration and its end.
+    // there: this id is counted.
     unsafe { sys::rivet_queue_doomed(queue, work, Some(reap)) };
 }
 

@@ -11,7 +11,9 @@ use crate::{
         config, connect, end, hear, listener, pair, param, pause, resolved, Ear, End, Inbox, News,
         Policy, Rig, Setup, Token, ADDRESS6, ANSWER, HELLO,
     },
-    verbs::{cm::REQUEST_DATA, CmId, ConnParam, Pd, QpType, RejectReason, SocketAddr, WcStatus},
+    verbs::{
+        cm::REQUEST_DATA, CmId, ConnParam, NetNs, Pd, QpType, RejectReason, SocketAddr, WcStatus,
+    },
 };
 use kernel::{prelude::*, str::CString, sync::Arc};
 
@@ -443,4 +445,21 @@ fn cm_ipv6(rig: &Rig) -> Outcome {
     let _ = pair.b.success()?;
     pause(1)?;
     Ok(())
+}
+
+/// An id that outlives the registration's end by a while, in a thread that a drop waits for.
+pub(crate) struct Late {
+    _thread: kthread::Thread,
+}
+
+impl Late {
+    /// Makes the id.
+    pub(crate) fn new() -> Result<Self> {
+        let id = CmId::new(&NetNs::current()?, Ear(Inbox::new(Policy::Drop)?))?;
+        let thread = kthread::spawn(c"verbs-test-late", move || {
+            let _ = pause(500);
+            drop(id);
+        })?;
+        Ok(Self { _thread: thread })
+    }
 }

@@ -46,6 +46,7 @@ module! {
 struct VerbsTest {
     removal: Option<removal::Hostage>,
     _client: Pin<KBox<verbs::device::Registration>>,
+    late: Option<cm::Late>,
 }
 
 /// The suites in the order in which they run.
@@ -72,6 +73,7 @@ impl kernel::Module for VerbsTest {
         Ok(Self {
             removal,
             _client: client,
+            late: None,
         })
     }
 }
@@ -80,6 +82,11 @@ impl Drop for VerbsTest {
     fn drop(&mut self) {
         // The hostage, if it is still there, goes with the fields; it holds mappings.
         self.removal = None;
+        // The client's end has to wait for this one's.
+        match cm::Late::new() {
+            Ok(late) => self.late = Some(late),
+            Err(e) => pr_err!("a CM id could not be made: error {}\n", e.to_errno()),
+        }
         let live = verbs::dma::live_mappings();
         if live != 0 {
             pr_err!("{live} DMA mappings were left\n");
