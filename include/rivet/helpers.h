@@ -8,6 +8,7 @@
 #define RIVET_HELPERS_H
 
 #include <linux/atomic.h>
+#include <linux/configfs.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
@@ -119,6 +120,13 @@ long rivet_event_wait(struct rivet_event *event, long jiffies);
 long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies);
 
 unsigned long rivet_totalram_pages(void);
+
+/* False too for numbers that there cannot be. */
+bool rivet_cpu_online(unsigned int cpu);
+bool rivet_node_online(unsigned int node);
+
+void rivet_configfs_add_default_group(struct config_group *new_group,
+				      struct config_group *group);
 
 /* Give the CPU to who has been chosen for it, now or lazily. */
 void rivet_resched(void);

@@ -17,7 +17,7 @@ pub(crate) struct Root;
 /// The registered tree.
 pub(crate) struct Control {
     // Keeps the subsystem.
-    _perf: DefaultGroup<Root>,
+    _perf: DefaultGroup<Root, perf::PerfDir>,
 }
 
 /// Registers the tree. Sleeps.
@@ -28,6 +28,6 @@ pub(crate) fn register() -> Result<Control> {
         attributes: [],
     };
     let root = Arc::pin_init(Subsystem::new(c"rivet", root_type, Ok(Root)), GFP_KERNEL)?;
-    let perf = DefaultGroup::register(root, perf::group()?)?;
+    let perf = DefaultGroup::register(root, perf::group()?, KVec::new())?;
     Ok(Control { _perf: perf })
 }

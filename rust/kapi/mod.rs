@@ -4,6 +4,7 @@
 //! interface, each with its own `unsafe`, none of it above.
 
 pub(crate) mod configfs;
+pub(crate) mod cpu;
 pub(crate) mod event;
 pub(crate) mod fmt;
 pub(crate) mod kthread;

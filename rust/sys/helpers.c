@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/configfs.h>
+#include <linux/cpumask.h>
 #include <linux/dma-mapping.h>
 #include <linux/inet.h>
 #include <linux/mm.h>
+#include <linux/nodemask.h>
 #include <linux/nsproxy.h>
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
@@ -288,6 +291,22 @@ long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies)
 unsigned long rivet_totalram_pages(void)
 {
 	return totalram_pages();
+}
+
+bool rivet_cpu_online(unsigned int cpu)
+{
+	return cpu < nr_cpu_ids && cpu_online(cpu);
+}
+
+bool rivet_node_online(unsigned int node)
+{
+	return node < MAX_NUMNODES && node_online(node);
+}
+
+void rivet_configfs_add_default_group(struct config_group *new_group,
+				      struct config_group *group)
+{
+	configfs_add_default_group(new_group, group);
 }
 
 void rivet_resched(void)
