@@ -6,6 +6,12 @@
 
 #[path = "verbs/status.rs"]
 mod status;
+mod value;
+
+mod engine {
+    pub(crate) mod cpulist;
+    pub(crate) mod knobs;
+}
 
 mod perf {
     pub(crate) mod histogram;
