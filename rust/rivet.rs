@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! perf      a service: the in-kernel performance test        control   configfs
+//! engine    what makes the data path fast: policies
 //! verbs     safe Rust over ib_core and rdma_cm               kapi      other C interfaces
 //! sys       what bindgen makes of the C headers
 //! ```
@@ -15,10 +16,14 @@
 use kernel::prelude::*;
 
 mod control;
+mod engine;
 mod kapi;
 mod perf;
 mod sys;
+mod value;
 mod verbs;
+
+kapi::fmt::kernel_display!(value::Bounds);
 
 module! {
     type: Rivet,

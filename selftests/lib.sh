@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# For the tests in selftests/perf. A test is a function: it calls "fail" for
-# each thing that is wrong, and goes on or returns as it likes. A script names
-# its tests at its end:
+# For the tests in selftests/perf and selftests/engine. A test is a function: it
+# calls "fail" for each thing that is wrong, and goes on or returns as it likes.
+# A script names its tests at its end:
 #
 #	tests "FUNCTION ARGUMENT..." ...
 #
 # Each runs in a shell of its own and is reported under these words. After it
-# all ends are removed, what "restore" does is done (a script may define it),
-# and everything of RDMA must be as it was before: if not, the test failed.
+# all ends and policies are removed, what "restore" does is done (a script may
+# define it), and everything of RDMA must be as it was before: if not, the test
+# failed.
 
 # shellcheck source=qemu/guest/lib.sh
 . /rivet/lib.sh
 
 PATH=$PATH:/rivet/bin
-C=/sys/kernel/config/rivet/perf
+RIVET=/sys/kernel/config/rivet
+C=$RIVET/perf
+P=$RIVET/policies
 SERVER=10.77.0.2 # in namespace b
 FAILURES=0
 
@@ -36,26 +39,49 @@ wait_for() {
 
 # ---- ends -------------------------------------------------------------------
 
-# make NAME KEY=VALUE...: an end with these settings.
+# make NAME KEY=VALUE...: an end with these settings. The policy "interrupt" is
+# made for it.
 make() {
 	local name=$1 pair
 	shift
 	mkdir "$C/$name" || return 1
 	for pair; do
+		[ "$pair" != policy=interrupt ] || [ -d "$P/interrupt" ] || policy interrupt completion=interrupt
 		echo "${pair#*=}" >"$C/$name/${pair%%=*}" || fail "$name: $pair was refused"
 	done
 }
 
-# put FILE [VALUE]: writes exactly VALUE to a file below $C, in namespace $NS.
+# at NAME: A is the directory of an end, or of "/policies/NAME".
+at() {
+	case $1 in
+	/*) A=$RIVET$1 ;;
+	*) A=$C/$1 ;;
+	esac
+}
+
+# policy NAME KNOB=VALUE...: a policy with these knobs, otherwise like "default".
+policy() {
+	local name=$1 pair
+	shift
+	mkdir "$P/$name" || return 1
+	for pair; do
+		echo "${pair#*=}" >"$P/$name/${pair%%=*}" || fail "$name: $pair was refused"
+	done
+}
+
+# put FILE [VALUE]: writes exactly VALUE to a file of an end (or to
+# /policies/NAME/FILE), in namespace $NS.
 # Sets ERRNO to the errno's name or OK, and LINES to the lines that this write
 # brought into the kernel's log.
 put() {
 	local line all
-	mapfile -t all < <(attr_write ${NS:+-n "$NS"} "$C/$1" "${@:2}")
+	at "$1"
+	mapfile -t all < <(attr_write ${NS:+-n "$NS"} "$A" "${@:2}")
+	A=${A%/*}
 	ERRNO=${all[0]:-nothing}
 	LINES=()
 	for line in "${all[@]:1}"; do
-		[[ $line != "rivet: perf/${1%%/*}: "* ]] || LINES+=("$line")
+		[[ $line != "rivet: ${A#"$RIVET"/}: "* ]] || LINES+=("$line")
 	done
 }
 
@@ -80,7 +106,7 @@ client() {
 }
 
 # get NAME FILE: V is its first line.
-get() { V="" && read -r V <"$C/$1/$2" || :; }
+get() { at "$1" && V="" && read -r V <"$A/$2" || :; }
 
 state_is() { get "$1" state && [ "$V" = "$2" ]; }
 
@@ -162,6 +188,17 @@ remove_ends() {
 	done
 }
 
+# remove_policies: all but the presets.
+remove_policies() {
+	local policy
+	for policy in "$P"/*/; do
+		case $policy in
+		*/naive/ | */default/ | */latency/ | */throughput/) ;;
+		*) rmdir "$policy" || echo "$policy cannot be removed" ;;
+		esac
+	done
+}
+
 # keep_server KEY=VALUE...: the server s is there for all tests of the script.
 keep_server() {
 	server "$@" || exit 1
@@ -237,7 +274,7 @@ tests() {
 		# shellcheck disable=SC2086 # words
 		(one_test $spec) >"$out" 2>&1
 		rc=$?
-		{ remove_ends && restore; } >>"$out" 2>&1
+		{ remove_ends && remove_policies && restore; } >>"$out" 2>&1
 		if ! wait_for 3 objects_are "$OBJECTS"; then
 			printf 'left:\n%s\nbefore:\n%s\n' "$(objects)" "$OBJECTS"
 			[ $rc -ne 0 ] || rc=1

@@ -2,7 +2,9 @@
 
 //! What user space sees of Rivet in configfs: `/sys/kernel/config/rivet`.
 
+mod attribute;
 mod perf;
+mod policies;
 
 use crate::kapi::configfs::DefaultGroup;
 use kernel::{
@@ -14,10 +16,10 @@ use kernel::{
 /// Data of the subsystem: none.
 pub(crate) struct Root;
 
-/// The registered tree.
+/// The registered tree. Each part keeps the subsystem; those who use policies go before these.
 pub(crate) struct Control {
-    // Keeps the subsystem.
     _perf: DefaultGroup<Root, perf::PerfDir>,
+    _policies: policies::Policies,
 }
 
 /// Registers the tree. Sleeps.
@@ -28,6 +30,10 @@ pub(crate) fn register() -> Result<Control> {
         attributes: [],
     };
     let root = Arc::pin_init(Subsystem::new(c"rivet", root_type, Ok(Root)), GFP_KERNEL)?;
-    let perf = DefaultGroup::register(root, perf::group()?, KVec::new())?;
-    Ok(Control { _perf: perf })
+    let policies = policies::Policies::register(root.clone())?;
+    let perf = DefaultGroup::register(root, perf::group(policies.clone())?, KVec::new())?;
+    Ok(Control {
+        _perf: perf,
+        _policies: policies,
+    })
 }

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! `/sys/kernel/config/rivet/perf`: a directory for each end, a file for each setting.
-//!
-//! A value that is refused leaves the old one, gives an errno, and writes one line to the kernel
-//! log that says what was wrong and what is allowed.
 
-use crate::perf::{
-    client::Goal,
-    end::{Config, End, DEFAULT_PORT},
-    failure::{Failure, Outcome},
-    params::{
-        self, Bounds, Completion, Op, Refusal, Role, Transport, CONNECTIONS, COUNT, DEPTH,
-        DURATION_MS, PORT, SGES, SIZE, TIMEOUT_MS,
-    },
+use super::{
+    attribute::{not_allowed, parse_number, parse_word, refuse, show},
+    policies::Policies,
 };
-use crate::verbs::{NetNs, SocketAddr};
+use crate::{
+    perf::{
+        client::Goal,
+        end::{Config, End, DEFAULT_PORT},
+        failure::Outcome,
+        params::{
+            Op, Role, Transport, CONNECTIONS, COUNT, DEPTH, DURATION_MS, PORT, SGES, SIZE,
+            TIMEOUT_MS,
+        },
+    },
+    value::{text, Bounds, Refusal},
+    verbs::{NetNs, SocketAddr},
+};
 use core::fmt::Write;
 use kernel::{
     configfs::{configfs_attrs, AttributeOperations, Group, GroupOperations},
@@ -23,11 +27,13 @@ use kernel::{
     str::CString,
 };
 
-/// Data of the directory that ends are made in: none.
-pub(crate) struct PerfDir;
+/// Data of the directory that ends are made in.
+pub(crate) struct PerfDir {
+    policies: Policies,
+}
 
 /// The group `perf`.
-pub(crate) fn group() -> Result<impl PinInit<Group<PerfDir>, Error>> {
+pub(super) fn group(policies: Policies) -> Result<impl PinInit<Group<PerfDir>, Error>> {
     let item_type = configfs_attrs! {
         container: Group<PerfDir>,
         data: PerfDir,
@@ -35,7 +41,7 @@ pub(crate) fn group() -> Result<impl PinInit<Group<PerfDir>, Error>> {
         attributes: [],
     };
     let name = CString::try_from_fmt(fmt!("perf"))?;
-    Ok(Group::new(name, item_type, Ok(PerfDir)))
+    Ok(Group::new(name, item_type, Ok(PerfDir { policies })))
 }
 
 /// An end as a directory.
@@ -43,6 +49,7 @@ pub(crate) fn group() -> Result<impl PinInit<Group<PerfDir>, Error>> {
 pub(crate) struct Directory {
     #[pin]
     end: End,
+    policies: Policies,
 }
 
 #[vtable]
@@ -68,7 +75,7 @@ impl GroupOperations for PerfDir {
                 duration_ms: 11,
                 timeout_ms: 12,
                 verify: 13,
-                completion: 14,
+                policy: 14,
                 start: 15,
                 stop: 16,
                 state: 17,
@@ -78,66 +85,21 @@ impl GroupOperations for PerfDir {
             ],
         };
         let end = End::new(CString::try_from(name)?)?;
-        let directory = try_pin_init!(Directory { end <- end });
+        let policies = self.policies.clone();
+        let directory = try_pin_init!(Directory { end <- end, policies });
         Ok(Group::new(CString::try_from(name)?, item_type, directory))
     }
-}
-
-/// Writes text into the page that configfs gives.
-struct Page<'a> {
-    page: &'a mut [u8; PAGE_SIZE],
-    len: usize,
-}
-
-impl Write for Page<'_> {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        let end = self.len + s.len();
-        let room = self.page.get_mut(self.len..end).ok_or(core::fmt::Error)?;
-        room.copy_from_slice(s.as_bytes());
-        self.len = end;
-        Ok(())
-    }
-}
-
-/// Renders an attribute.
-fn show(page: &mut [u8; PAGE_SIZE], f: impl FnOnce(&mut Page<'_>) -> Result) -> Result<usize> {
-    let mut page = Page { page, len: 0 };
-    f(&mut page)?;
-    Ok(page.len)
-}
-
-/// Says in the log why a write was refused, and gives the errno.
-fn refuse(end: &End, attribute: &str, failure: Failure) -> Error {
-    let name = end.name.to_str().unwrap_or("?");
-    pr_err!("perf/{name}: {attribute}: {failure}\n");
-    failure.code
-}
-
-/// The failure that a value is which does not parse.
-fn not_allowed(value: &[u8], refusal: Refusal, allowed: core::fmt::Arguments<'_>) -> Failure {
-    // Not all of what user space wrote belongs into the log.
-    let shown = params::text(value).filter(|text| text.len() <= 64);
-    let code = match refusal {
-        Refusal::Malformed => EINVAL,
-        Refusal::OutOfRange => ERANGE,
-    };
-    match shown {
-        Some(text) => Failure::new(code, fmt!("'{text}' is not allowed; allowed: {allowed}")),
-        None => Failure::new(code, fmt!("no printable word; allowed: {allowed}")),
-    }
-}
-
-fn parse_number(value: &[u8], bounds: Bounds) -> Outcome<u64> {
-    let number = match params::text(value) {
-        Some(text) => params::number(text, bounds),
-        None => Err(Refusal::Malformed),
-    };
-    number.map_err(|refusal| not_allowed(value, refusal, fmt!("{bounds}")))
 }
 
 /// An attribute that sets something.
 macro_rules! setting {
     ($id:literal, $name:literal, show: |$config:ident, $out:ident| $show:expr, store: |$end:ident, $value:ident| $store:expr) => {
+        setting!($id, $name,
+            show: |$config, $out| $show,
+            store: |$end, $value, _policies| $store
+        );
+    };
+    ($id:literal, $name:literal, show: |$config:ident, $out:ident| $show:expr, store: |$end:ident, $value:ident, $policies:ident| $store:expr) => {
         #[vtable]
         impl AttributeOperations<$id> for Directory {
             type Data = Directory;
@@ -150,9 +112,9 @@ macro_rules! setting {
             }
 
             fn store(data: &Directory, $value: &[u8]) -> Result {
-                let $end = &data.end;
+                let ($end, $policies) = (&data.end, &data.policies);
                 let stored: Outcome = (|| $store)();
-                stored.map_err(|failure| refuse($end, $name, failure))
+                stored.map_err(|failure| refuse("perf", &$end.name, $name, failure))
             }
         }
     };
@@ -167,9 +129,7 @@ macro_rules! choice {
                 None => writeln!(out, "{}", $default),
             },
             store: |end, value| {
-                let parsed = params::text(value).and_then(<$type>::parse).ok_or_else(|| {
-                    not_allowed(value, Refusal::Malformed, fmt!("{}", <$type>::ALLOWED))
-                })?;
+                let parsed = parse_word(value, <$type>::ALLOWED, <$type>::parse)?;
                 end.change(|config| config.$field = Some(parsed))
             }
         );
@@ -212,7 +172,6 @@ fn unset<T>(config: &Config, default: T) -> Unset<T> {
 choice!(0, "role", role, Role, default: |config| "unset");
 choice!(4, "transport", transport, Transport, default: |config| unset(config, config.load().transport));
 choice!(5, "op", op, Op, default: |config| unset(config, config.load().op));
-choice!(14, "completion", completion, Completion, default: |config| config.completion());
 number!(2, "port", port, u16, PORT, default: |config| DEFAULT_PORT);
 number!(6, "size", size, u32, SIZE, default: |config| unset(config, config.load().size));
 number!(7, "sges", sges, u32, SGES, default: |config| unset(config, 1));
@@ -231,7 +190,7 @@ setting!(1, "address",
         let port = |text: &str| {
             matches!((text.find('.'), text.find(':')), (Some(dot), Some(colon)) if dot < colon)
         };
-        let text = params::text(value).filter(|text| text.len() < 64 && !port(text));
+        let text = text(value).filter(|text| text.len() < 64 && !port(text));
         let text = text.ok_or_else(|| not_allowed(value, Refusal::Malformed, allowed))?;
         let text = CString::try_from_fmt(fmt!("{text}"))?;
         let net = NetNs::current()?;
@@ -250,7 +209,7 @@ setting!(3, "device",
         _ => writeln!(out, "any"),
     },
     store: |end, value| {
-        let text = params::text(value).filter(|text| text.len() < DEVICE_NAME);
+        let text = text(value).filter(|text| text.len() < DEVICE_NAME);
         let text = text.ok_or_else(|| {
             not_allowed(value, Refusal::Malformed, fmt!("any, or the name of an RDMA device"))
         })?;
@@ -298,14 +257,26 @@ setting!(13, "verify",
     }
 );
 
+setting!(14, "policy",
+    show: |config, out| match config.policy().to_str() {
+        Ok(name) => writeln!(out, "{name}"),
+        Err(_) => Ok(()),
+    },
+    store: |end, value, policies| {
+        let name = policies.check(value)?;
+        end.change(|config| config.policy = Some(name))
+    }
+);
+
 /// Only this may be written to `start` and `stop`.
 const ONE: Bounds = Bounds { min: 1, max: 1 };
 
 setting!(15, "start",
     show: |_config, out| writeln!(out, "write 1"),
-    store: |end, value| {
+    store: |end, value, policies| {
         parse_number(value, ONE)?;
-        end.start()
+        let name = end.with_config(|config| CString::try_from(config.policy()))?;
+        end.start(policies.take(&name)?)
     }
 );
 

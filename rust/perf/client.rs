@@ -5,7 +5,7 @@
 use super::{
     conn::Conn,
     failure::{Because, Failure, Outcome},
-    params::{Completion, Load, Op, Transport},
+    params::{Load, Op, Transport},
     pattern::Pattern,
     session::{CmMail, CmNews, Mail, Session},
     slots::Slot,
@@ -31,8 +31,6 @@ const LOST_AFTER: u64 = 200 * MS;
 /// A connection that is alive, but completes nothing for so many timeouts, is given up. More than
 /// one, as a transport that retries may need some time.
 const STUCK_AFTER: u64 = 4;
-/// One ping of so many asks for a completion of its send.
-const PING_SIGNAL: u64 = 8;
 
 /// When the load ends.
 #[derive(Clone, Copy)]
@@ -453,9 +451,8 @@ impl Client {
             slot.begin = session.now;
             lane.begun += 1;
             // The last that can be begun before something ends must itself say when it does.
-            lane.last_signaled = (seq + 1) % load.signal_every() == 0
+            lane.last_signaled = conn.signals(seq)
                 || lane.begun == lane.quota
-                || conn.free.is_empty()
                 || (receives != 0 && lane.begun - lane.credited == receives);
             begin(conn, slot, &load, lane.last_signaled)?;
         }
@@ -823,8 +820,7 @@ impl Client {
     }
 
     pub(crate) fn polls(&self, session: &Session) -> bool {
-        self.phase == Phase::Running
-            && (session.settings.completion == Completion::Busy || session.load.op == Op::WritePing)
+        self.phase == Phase::Running && (session.polls() || session.load.op == Op::WritePing)
     }
 
     pub(crate) fn is_done(&self, _session: &Session) -> bool {
@@ -918,7 +914,7 @@ fn answer_is_right(slot: &Slot, load: &Load, connection: u32) -> Result<bool> {
 /// along, so that a late one is known.
 pub(super) fn send_numbered(conn: &mut Conn, slot: KBox<Slot>, load: &Load) -> Outcome {
     let seq = slot.seq;
-    let signaled = seq % PING_SIGNAL == PING_SIGNAL - 1;
+    let signaled = conn.signals(seq);
     let numbered = load.transport != Transport::Rc;
     conn.push(slot, load.offset(seq), load.size as usize, signaled, |wr| {
         if numbered {
@@ -949,7 +945,7 @@ pub(super) fn post_write_ping(
     }
     slot.write(offset + size - 1, &[ping_flag(seq)])?;
     let to = conn.remote.at(0, offset)?;
-    let signaled = seq % PING_SIGNAL == PING_SIGNAL - 1;
+    let signaled = conn.signals(seq);
     conn.push(slot, offset, size, signaled, |wr| wr.write(to))?;
     conn.qp.flush().because("posting")
 }

@@ -15,11 +15,19 @@ use crate::{
 };
 use kernel::{prelude::*, sync::Arc};
 
-/// Work requests of one doorbell.
-const BATCH: u32 = 32;
-
 /// A QP whose tokens are slots.
 pub(crate) type DataQp = Qp<KBox<Slot>, KBox<Slot>>;
+
+/// How work goes through a connection's queues.
+#[derive(Clone, Copy)]
+pub(crate) struct Queueing {
+    /// SGEs per operation.
+    pub(crate) sges: u32,
+    /// Work requests of one doorbell.
+    pub(crate) batch: u32,
+    /// One work request of so many asks for a completion.
+    pub(crate) signal_every: u64,
+}
 
 /// One end of a data connection.
 pub(crate) struct Conn {
@@ -41,8 +49,7 @@ pub(crate) struct Conn {
     qkey: u32,
     /// Bytes that a receive has to hold.
     receive_len: usize,
-    /// SGEs per operation.
-    sges: usize,
+    queueing: Queueing,
 }
 
 /// Rights that the peer needs on our memory.
@@ -70,7 +77,7 @@ impl Conn {
         index: u32,
         load: &Load,
         client: bool,
-        sges: u32,
+        queueing: Queueing,
         pd: &Arc<Pd>,
         cq: &Arc<Cq>,
         id: Option<CmId>,
@@ -85,9 +92,9 @@ impl Conn {
             },
             max_send_wr: send_queue(load, client),
             max_recv_wr: recvs,
-            max_send_sge: sges,
+            max_send_sge: queueing.sges,
             max_recv_sge: 1,
-            batch: BATCH,
+            batch: queueing.batch,
         };
         let qp = match &id {
             Some(id) => Qp::new_cm(id, pd, cq, cq, None, config),
@@ -104,7 +111,7 @@ impl Conn {
             psn: random::secret() as u32 & 0xff_ffff,
             qkey: random::secret() as u32 & 0x7fff_ffff,
             receive_len: load.receive_len(),
-            sges: sges as usize,
+            queueing,
         };
         if conn.id.is_some() {
             conn.post_receives(load, client)?;
@@ -170,6 +177,12 @@ impl Conn {
         self.post_receives(load, client)
     }
 
+    /// Whether operation `seq`, whose slot was taken already, is one that asks for a completion.
+    /// Without a slot left it has to.
+    pub(crate) fn signals(&self, seq: u64) -> bool {
+        (seq + 1) % self.queueing.signal_every == 0 || self.free.is_empty()
+    }
+
     /// Stages a work request of `size` bytes out of (or into) `slot`; `build` names the operation.
     /// On error the slot is free again.
     pub(crate) fn push(
@@ -180,7 +193,7 @@ impl Conn {
         signaled: bool,
         build: impl FnOnce(&mut crate::verbs::SendWr<'_, '_>) -> Result,
     ) -> Outcome {
-        let pieces = self.sges;
+        let pieces = self.queueing.sges as usize;
         let pushed = self.qp.push(slot, |slot, wr| {
             slot.sges(wr, offset, size, pieces)?;
             if let Some((ah, qpn, qkey)) = &slot.destination {

@@ -8,11 +8,12 @@ use super::{
     client::{self, Client, Goal, Started},
     failure::{Because, Failure, Outcome},
     listener::{self, Limits, Porch},
-    params::{Completion, Load, Op, Role, Transport},
+    params::{Load, Op, Role, Transport},
     session::{self, Mailbox, Session, Settings},
     stats::Stats,
 };
 use crate::{
+    engine::policy::InUse,
     kapi::{kthread, memory},
     verbs::{NetNs, SocketAddr},
 };
@@ -37,7 +38,7 @@ pub(crate) struct Config {
     pub(crate) goal: Option<Goal>,
     pub(crate) timeout_ms: Option<u32>,
     pub(crate) verify: Option<bool>,
-    pub(crate) completion: Option<Completion>,
+    pub(crate) policy: Option<CString>,
 }
 
 impl Config {
@@ -51,9 +52,9 @@ impl Config {
         self.timeout_ms.unwrap_or(5000)
     }
 
-    /// How completions are waited for; by default by interrupt.
-    pub(crate) fn completion(&self) -> Completion {
-        self.completion.unwrap_or(Completion::Interrupt)
+    /// The policy's name.
+    pub(crate) fn policy(&self) -> &CStr {
+        self.policy.as_deref().unwrap_or(c"default")
     }
 
     /// A client's load.
@@ -70,10 +71,10 @@ impl Config {
         }
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self, policy: &InUse) -> Settings {
         Settings {
             timeout_ms: self.timeout_ms(),
-            completion: self.completion(),
+            policy: policy.policy().clone(),
             sges: self.sges.unwrap_or(1),
         }
     }
@@ -181,8 +182,9 @@ impl End {
         Ok(())
     }
 
-    /// Starts. Returns when the end listens or is connected, or says why not. Sleeps.
-    pub(crate) fn start(&self) -> Outcome {
+    /// Starts, and holds `policy` in use until the run is over. Returns when the end listens or is
+    /// connected, or says why not. Sleeps.
+    pub(crate) fn start(&self, policy: InUse) -> Outcome {
         let started = Started::new()?;
         let board = {
             let mut inner = self.inner.lock();
@@ -190,7 +192,7 @@ impl End {
                 return Err(Failure::new(EBUSY, fmt!("it is running already")));
             }
             let board = Board::new()?;
-            let run = launch(&inner.config, &board, &started)?;
+            let run = launch(&inner.config, policy, &board, &started)?;
             // The thread of a run that is over ends at once.
             inner.run = Some(run);
             inner.board = board.clone();
@@ -260,7 +262,12 @@ fn text_of<'a>(board: &Board, text: &'a mut KVVec<u8>) -> Option<&'a str> {
 }
 
 /// Checks the settings and starts the thread.
-fn launch(config: &Config, board: &Arc<Board>, started: &Arc<Started>) -> Outcome<Run> {
+fn launch(
+    config: &Config,
+    policy: InUse,
+    board: &Arc<Board>,
+    started: &Arc<Started>,
+) -> Outcome<Run> {
     let Some(role) = config.role else {
         return Err(Failure::new(
             EINVAL,
@@ -277,6 +284,17 @@ fn launch(config: &Config, board: &Arc<Board>, started: &Arc<Started>) -> Outcom
             if load.op.is_atomic() && config.sges.unwrap_or(1) > 1 {
                 return Err(Failure::new(EINVAL, fmt!("atomics have one SGE")));
             }
+            if load.op == Op::WritePing && !policy.completion().may_poll() {
+                let (name, completion) = (config.policy(), policy.completion());
+                return Err(Failure::new(
+                    EOPNOTSUPP,
+                    fmt!(
+                        "write_ping polls memory, but the completion of policy {} is {completion}; \
+                         allowed: policies with busy or adaptive",
+                        name.to_str().unwrap_or("?")
+                    ),
+                ));
+            }
             let (need, most) = (load.memory(true) >> 20, memory::total_bytes() >> 21);
             if need > most {
                 return Err(Failure::new(
@@ -290,7 +308,7 @@ fn launch(config: &Config, board: &Arc<Board>, started: &Arc<Started>) -> Outcom
                 device: config.copy_device()?,
                 goal: config.goal(),
             };
-            launch_client(plan, load, config.settings(), board, started)?
+            launch_client(plan, load, config.settings(&policy), policy, board, started)?
         }
         Role::Server => {
             if let Some(what) = config.not_for_servers() {
@@ -310,9 +328,9 @@ fn launch(config: &Config, board: &Arc<Board>, started: &Arc<Started>) -> Outcom
                     max_depth: config.depth,
                     max_connections: config.connections,
                 },
-                settings: config.settings(),
+                settings: config.settings(&policy),
             };
-            launch_server(plan, board, started)?
+            launch_server(plan, policy, board, started)?
         }
     };
     Ok(run)
@@ -322,6 +340,7 @@ fn launch_client(
     plan: client::Plan,
     load: Load,
     settings: Settings,
+    policy: InUse,
     board: &Arc<Board>,
     started: &Arc<Started>,
 ) -> Outcome<Run> {
@@ -339,6 +358,8 @@ fn launch_client(
                 session.run(&mut session::Role::Client(client))
             })();
             mailbox.close();
+            // Who sees that it is over may remove the policy.
+            drop(policy);
             conclude(&board, &started, outcome, &stats);
         })
     };
@@ -371,13 +392,21 @@ fn conclude(board: &Board, started: &Started, outcome: Outcome, stats: &Arc<Stat
     }
 }
 
-fn launch_server(plan: listener::Plan, board: &Arc<Board>, started: &Arc<Started>) -> Outcome<Run> {
+fn launch_server(
+    plan: listener::Plan,
+    policy: InUse,
+    board: &Arc<Board>,
+    started: &Arc<Started>,
+) -> Outcome<Run> {
     let porch = Porch::new(&plan, board)?;
     board.set_state(State::Running);
     let thread = {
         let (board, started, porch) = (board.clone(), started.clone(), porch.clone());
         kthread::spawn(c"rivet-perf-lsn", move || {
-            match listener::serve(plan, porch, started.clone()) {
+            let outcome = listener::serve(plan, porch, started.clone());
+            // Who sees that it is over may remove the policy.
+            drop(policy);
+            match outcome {
                 Ok(()) => board.set_state(State::Done),
                 Err(failure) => {
                     board.set_error(&failure);

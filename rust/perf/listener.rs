@@ -20,6 +20,7 @@ use super::{
     wire::{Hello, Refused},
 };
 use crate::{
+    engine::policy::Policy,
     kapi::{event::Event, kthread, memory, random},
     verbs::{cm, device, CmId, Device, NetNs, SocketAddr},
 };
@@ -124,6 +125,7 @@ pub(crate) struct Porch {
     /// The listening id is of no more use.
     dead: Atomic<bool>,
     limits: Limits,
+    policy: Arc<Policy>,
     device: KVec<u8>,
     board: Arc<Board>,
     /// Payload memory that sessions have, bytes.
@@ -146,6 +148,7 @@ impl Porch {
                 stop: Atomic::new(false),
                 dead: Atomic::new(false),
                 limits: plan.limits,
+                policy: plan.settings.policy.clone(),
                 device,
                 board: board.clone(),
                 memory <- new_mutex!(0),
@@ -174,6 +177,10 @@ impl Porch {
         if !self.limits.allow(&load) {
             let why = "this server is set up to refuse such a load";
             return self.refuse(request, Refused::NotAllowed, why);
+        }
+        if load.op == Op::WritePing && !self.policy.completion().may_poll() {
+            let why = "write_ping polls memory, and this server's policy does not poll";
+            return self.refuse(request, Refused::Sleeps, why);
         }
         if self.sessions.lock().len() >= MAX_SESSIONS {
             return self.refuse(request, Refused::Full, "there are too many sessions");
@@ -386,7 +393,7 @@ fn begin(plan: &Plan, porch: &Arc<Porch>, guest: Guest) -> Result<Running> {
     let stats = Arc::new(Stats::new()?, GFP_KERNEL)?;
     let over = Arc::new(Atomic::new(false), GFP_KERNEL)?;
     porch.board.begin(stats.clone())?;
-    let settings = plan.settings;
+    let settings = plan.settings.clone();
     let thread = {
         let (porch, mailbox) = (porch.clone(), mailbox.clone());
         let (over, stats) = (over.clone(), stats.clone());

@@ -64,8 +64,6 @@ pub(crate) mod wire;
 crate::kapi::fmt::kernel_display!(
     board::State,
     failure::Failure,
-    params::Bounds,
-    params::Completion,
     params::Op,
     params::Role,
     params::Transport,

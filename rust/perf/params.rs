@@ -3,60 +3,8 @@
 //! What can be set on a perf end: values, their names, their ranges. Pure: it is tested on the
 //! host too.
 
-use core::{fmt, num::NonZeroUsize};
-
-/// Makes an enum whose values have a name in configfs and a number on the wire.
-macro_rules! choice {
-    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub(crate) enum $name {
-            $($(#[$vmeta])* $variant,)*
-        }
-
-        impl $name {
-            /// The names, for messages.
-            pub(crate) const ALLOWED: &'static str = concat!("one of", $(" ", $text,)*);
-
-            /// Every value.
-            #[cfg(test)]
-            pub(crate) const ALL: &'static [$name] = &[$($name::$variant,)*];
-
-            /// From its name.
-            pub(crate) fn parse(text: &str) -> Option<Self> {
-                match text {
-                    $($text => Some(Self::$variant),)*
-                    _ => None,
-                }
-            }
-
-            /// From its number on the wire.
-            #[allow(dead_code)] // Not every choice travels.
-            pub(crate) fn from_wire(number: u8) -> Option<Self> {
-                match number {
-                    $($number => Some(Self::$variant),)*
-                    _ => None,
-                }
-            }
-
-            /// Its number on the wire.
-            #[allow(dead_code)] // Not every choice travels.
-            pub(crate) fn to_wire(self) -> u8 {
-                match self {
-                    $(Self::$variant => $number,)*
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $(Self::$variant => $text,)*
-                })
-            }
-        }
-    };
-}
+use crate::value::{choice, Bounds};
+use core::num::NonZeroUsize;
 
 choice! {
     /// Which end of the test it is.
@@ -104,16 +52,6 @@ choice! {
     }
 }
 
-choice! {
-    /// How completions are waited for.
-    Completion {
-        /// Sleeping, woken by the CQ's event.
-        Interrupt = 1, "interrupt";
-        /// Polling without sleep.
-        Busy = 2, "busy";
-    }
-}
-
 impl Op {
     /// Whether `transport` carries it.
     pub(crate) fn runs_on(self, transport: Transport) -> bool {
@@ -142,21 +80,6 @@ impl Op {
     /// Whether it works on memory of the server.
     pub(crate) fn needs_region(self) -> bool {
         !matches!(self, Op::Send | Op::SendImm | Op::SendPing)
-    }
-}
-
-/// An inclusive range of a number.
-#[derive(Clone, Copy)]
-pub(crate) struct Bounds {
-    /// Least.
-    pub(crate) min: u64,
-    /// Most.
-    pub(crate) max: u64,
-}
-
-impl fmt::Display for Bounds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a number from {} to {}", self.min, self.max)
     }
 }
 
@@ -190,40 +113,6 @@ pub(crate) const TIMEOUT_MS: Bounds = Bounds {
 };
 /// Memory of one connection for its slots, bytes: at most this many at each end.
 pub(crate) const CONNECTION_MEMORY: u64 = 256 << 20;
-
-/// Why a value is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
-    /// It is no value of that kind.
-    Malformed,
-    /// It is a number, but too small or too large.
-    OutOfRange,
-}
-
-/// Takes the one newline that `echo` adds off, and gives the text; `None` for no text at all or
-/// for bytes that are not printable ASCII.
-pub(crate) fn text(page: &[u8]) -> Option<&str> {
-    let bytes = page.strip_suffix(b"\n").unwrap_or(page);
-    let printable = bytes.iter().all(|b| (0x20..0x7f).contains(b));
-    if bytes.is_empty() || !printable {
-        return None;
-    }
-    core::str::from_utf8(bytes).ok()
-}
-
-/// Parses a decimal number within bounds.
-pub(crate) fn number(text: &str, bounds: Bounds) -> Result<u64, Refusal> {
-    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(Refusal::Malformed);
-    }
-    // Only digits: what does not parse is too large.
-    let value: u64 = text.parse().map_err(|_| Refusal::OutOfRange)?;
-    if (bounds.min..=bounds.max).contains(&value) {
-        Ok(value)
-    } else {
-        Err(Refusal::OutOfRange)
-    }
-}
 
 /// What a client asks of a server: the shape of the load. It comes over the wire, so the server
 /// checks it as the client did.
@@ -287,14 +176,16 @@ impl Load {
         }
     }
 
-    /// One operation of so many asks for a completion, which ends those before it as well. With
-    /// `verify` each does; else an eighth of the depth is done at a time, so that at small depths
-    /// each does too.
-    pub(crate) fn signal_every(&self) -> u64 {
-        if self.verify {
-            1
-        } else {
-            u64::from((self.depth / 8).clamp(1, 16))
+    /// One operation of so many asks for a completion, which ends those before it as well. `wanted`
+    /// says how many; 0 is for: an eighth of the depth at a time, so that at small depths each does,
+    /// and of the sends of a ping-pong, which nobody waits for, one in eight. With `verify` each
+    /// operation that is not a ping does whatever is wanted.
+    pub(crate) fn signal_every(&self, wanted: u32) -> u64 {
+        match wanted {
+            0 if self.op.is_ping() => 8,
+            _ if self.verify && !self.op.is_ping() => 1,
+            0 => u64::from((self.depth / 8).clamp(1, 16)),
+            wanted => u64::from(wanted),
         }
     }
 
@@ -413,33 +304,6 @@ const ODD_OFFSETS: usize = 61;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_takes_one_newline_and_refuses_the_rest() {
-        assert_eq!(text(b"abc\n"), Some("abc"));
-        assert_eq!(text(b"abc"), Some("abc"));
-        assert_eq!(text(b"\n"), None);
-        assert_eq!(text(b""), None);
-        assert_eq!(text(b"a\n\n"), None);
-        assert_eq!(text(b"a\0"), None);
-        assert_eq!(text(&[0xff, 0xfe]), None);
-    }
-
-    #[test]
-    fn numbers() {
-        let b = Bounds { min: 1, max: 100 };
-        assert_eq!(number("1", b), Ok(1));
-        assert_eq!(number("100", b), Ok(100));
-        assert_eq!(number("0", b), Err(Refusal::OutOfRange));
-        assert_eq!(number("101", b), Err(Refusal::OutOfRange));
-        assert_eq!(
-            number("99999999999999999999999", b),
-            Err(Refusal::OutOfRange)
-        );
-        for bad in ["", "-1", "+1", "1 ", " 1", "0x1", "1e3", "abc", "१"] {
-            assert_eq!(number(bad, b), Err(Refusal::Malformed), "{bad:?}");
-        }
-    }
 
     #[test]
     fn names_and_numbers_of_choices_go_both_ways() {
@@ -585,19 +449,35 @@ mod tests {
 
     #[test]
     fn signals_at_small_depths_are_for_each() {
-        let every = |depth, verify| {
+        let every = |op, depth, verify, wanted| {
             Load {
+                op,
                 depth,
                 verify,
                 ..load()
             }
-            .signal_every()
+            .signal_every(wanted)
         };
-        assert_eq!(every(1, false), 1);
-        assert_eq!(every(15, false), 1);
-        assert_eq!(every(32, false), 4);
-        assert_eq!(every(1024, false), 16);
-        assert_eq!(every(1024, true), 1);
+        assert_eq!(every(Op::Send, 1, false, 0), 1);
+        assert_eq!(every(Op::Send, 15, false, 0), 1);
+        assert_eq!(every(Op::Send, 32, false, 0), 4);
+        assert_eq!(every(Op::Send, 1024, false, 0), 16);
+        assert_eq!(every(Op::Send, 1024, true, 0), 1);
+        assert_eq!(every(Op::SendPing, 1, false, 0), 8);
+        assert_eq!(every(Op::SendPing, 1, true, 0), 8);
+        // What is wanted counts at each depth, but not against the checks.
+        assert_eq!(every(Op::Send, 1, false, 256), 256);
+        assert_eq!(every(Op::Send, 1024, false, 1), 1);
+        assert_eq!(every(Op::Send, 32, true, 256), 1);
+        assert_eq!(every(Op::WritePing, 1, true, 1), 1);
+        // Nobody divides by zero.
+        for op in Op::ALL {
+            for depth in [1, 7, 8, 1024] {
+                for wanted in [0, 1, 256] {
+                    assert!(every(*op, depth, false, wanted) > 0);
+                }
+            }
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::{
     client::{ping_flag, ping_is_right, post_write_ping, send_numbered},
     conn::Conn,
     failure::{Because, Failure, Outcome},
-    params::{Completion, Op, Transport},
+    params::{Op, Transport},
     pattern::Pattern,
     session::{CmNews, Mail, Session},
     slots::{Found, Slot},
@@ -536,9 +536,8 @@ impl Server {
 
     /// One-sided operations make no completion here: there is nothing to poll for.
     pub(crate) fn polls(&self, session: &Session) -> bool {
-        let busy = session.settings.completion == Completion::Busy;
         let op = session.load.op;
-        (op == Op::WritePing || (busy && op.takes_receive()))
+        (op == Op::WritePing || (op.takes_receive() && session.polls()))
             && self.lanes.iter().any(|lane| lane.ready && !lane.finished)
     }
 

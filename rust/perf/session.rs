@@ -12,15 +12,19 @@
 
 use super::{
     client::Client,
-    conn::Conn,
+    conn::{Conn, Queueing},
     control::{Arrival, Control},
     failure::{Because, Failure, Outcome},
-    params::{Completion, Load},
+    params::Load,
     server::Server,
     stats::Stats,
     wire::{Message, Refused},
 };
 use crate::{
+    engine::{
+        knobs::{Completion, Knobs},
+        policy::Policy,
+    },
     kapi::{
         event::Event,
         sched,
@@ -203,12 +207,12 @@ impl cm::Handler for CmMail {
 }
 
 /// What the end that runs a session wants of it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Settings {
     /// Silence of the peer that ends the session, ms.
     pub(crate) timeout_ms: u32,
-    /// How completions are waited for.
-    pub(crate) completion: Completion,
+    /// The policy, which the end holds in use for longer than its sessions live.
+    pub(crate) policy: Arc<Policy>,
     /// SGEs per operation.
     pub(crate) sges: u32,
 }
@@ -225,6 +229,8 @@ pub(crate) struct Session {
     pub(crate) stats: Arc<Stats>,
     pub(crate) load: Load,
     pub(crate) settings: Settings,
+    /// The policy's knobs when the session began: all that do not change under a connection.
+    knobs: Knobs,
     pub(crate) is_client: bool,
     /// Time of the current round, ns.
     pub(crate) now: u64,
@@ -291,6 +297,7 @@ impl Session {
             mailbox: mailbox.clone(),
             stats: stats.clone(),
             load,
+            knobs: settings.policy.knobs(),
             settings,
             is_client,
             now: now_ns(),
@@ -374,6 +381,15 @@ impl Session {
         Ok(())
     }
 
+    /// Whether an idle session polls instead of sleeping, by its policy of this moment. A session has
+    /// these two ways only: it does not hold events back, and `adaptive` does not sleep.
+    pub(crate) fn polls(&self) -> bool {
+        match self.settings.policy.completion() {
+            Completion::Interrupt | Completion::Coalesce => false,
+            Completion::Busy | Completion::Adaptive => true,
+        }
+    }
+
     /// The control connection.
     pub(crate) fn control(&mut self) -> Outcome<&mut Control> {
         self.control.as_mut().ok_or_else(|| ENOTCONN.into())
@@ -395,11 +411,16 @@ impl Session {
         let cq = fabric
             .cq(each, left, &self.mailbox)
             .because("completion queue")?;
+        let queueing = Queueing {
+            sges: self.settings.sges,
+            batch: self.knobs.batch,
+            signal_every: self.load.signal_every(self.knobs.signal_every),
+        };
         let conn = Conn::new(
             index,
             &self.load,
             self.is_client,
-            self.settings.sges,
+            queueing,
             &fabric.pd,
             &cq,
             id,

@@ -272,6 +272,8 @@ pub(crate) enum Refused {
     NoSession,
     /// The server's device cannot do it, or it has no memory for it.
     Resources,
+    /// The operation polls memory, and the server's policy does not poll.
+    Sleeps,
 }
 
 impl Refused {
@@ -284,6 +286,7 @@ impl Refused {
             Refused::NotAllowed => "the server is set up to refuse such a load",
             Refused::NoSession => "the server does not know the session",
             Refused::Resources => "the server's device or memory does not suffice",
+            Refused::Sleeps => "write_ping polls memory, and the server's policy does not poll",
         }
     }
 
@@ -297,6 +300,7 @@ impl Refused {
             Refused::NotAllowed => 4,
             Refused::NoSession => 5,
             Refused::Resources => 6,
+            Refused::Sleeps => 7,
         }]);
         w.bytes
     }
@@ -311,6 +315,7 @@ impl Refused {
             4 => Refused::NotAllowed,
             5 => Refused::NoSession,
             6 => Refused::Resources,
+            7 => Refused::Sleeps,
             _ => return Err(Bad::Field),
         })
     }
@@ -675,6 +680,7 @@ mod tests {
             Refused::NotAllowed,
             Refused::NoSession,
             Refused::Resources,
+            Refused::Sleeps,
         ] {
             assert_eq!(Refused::decode(&refused.encode()), Ok(refused));
         }

@@ -19,12 +19,12 @@ fewer_operations_than_connections() {
 	expect s ops=3 sessions=1 sessions_failed=0
 }
 
-# clients COMPLETION: they run at the same time; the server's sum is theirs.
+# clients POLICY: they run at the same time; the server's sum is theirs.
 clients() {
 	local i sum=0
-	server completion="$1" || return
+	server policy="$1" || return
 	for i in 1 2 3 4; do
-		client "c$i" op=send verify=1 duration_ms=1500 connections=2 depth=4 completion="$1" &&
+		client "c$i" op=send verify=1 duration_ms=1500 connections=2 depth=4 policy="$1" &&
 			start "c$i" a
 	done
 	for i in 1 2 3 4; do
@@ -36,4 +36,4 @@ clients() {
 }
 
 tests "connections rc" "connections uc" "connections ud" \
-	fewer_operations_than_connections "clients interrupt" "clients busy"
+	fewer_operations_than_connections "clients interrupt" "clients latency"

@@ -34,4 +34,4 @@ deleted() {
 	done
 }
 
-tests "deleted b op=send" "deleted a transport=ud" "deleted a,b op=write completion=busy"
+tests "deleted b op=send" "deleted a transport=ud" "deleted a,b op=write policy=latency"

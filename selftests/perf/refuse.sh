@@ -33,6 +33,18 @@ limit() {
 }
 serves_again() { rmdir "$C"/c && run_load 10 "$1"; }
 
+# server_sleeps COMPLETION: a server that must not poll does not take write_ping.
+server_sleeps() {
+	policy p completion="$1" && server policy=p || return
+	client op=write_ping && refused "write_ping polls memory"
+	expect s refused=1 sessions=0
+	serves_again op=write
+	# What is set counts at once.
+	echo busy >"$P"/p/completion
+	run_load 10 op=write_ping
+}
+
 tests nobody_listens "limit size=1000 size=1000 size=1001" "limit op=write op=write op=send" \
 	"limit transport=uc transport=uc transport=rc" "limit depth=4 depth=4 depth=5" \
-	"limit connections=2 connections=2 connections=3"
+	"limit connections=2 connections=2 connections=3" \
+	"server_sleeps interrupt" "server_sleeps coalesce"

@@ -39,6 +39,24 @@ transports() {
 # settings PATTERN KEY=VALUE...: of a client that do not fit together.
 settings() { client "${@:2}" && refused c a EINVAL "$1"; }
 
+# A policy that was there when it was set, and is not any more.
+policy_went() {
+	policy p && server && client policy=p && rmdir "$P/p" || return
+	refused c a ENOENT "'p' is not allowed; allowed: the policies that there are: naive default latency throughput"
+	state_is c idle || fail "the state is $V"
+	get c policy
+	[ "$V" = p ] || fail "policy is $V"
+	policy p && start c a && await_done c
+}
+
+# Without a CPU that may poll, write_ping has nothing that tells when it is done.
+write_ping_sleeps() {
+	policy p completion="$1" && client op=write_ping policy=p && refused c a EOPNOTSUPP "policy p is $1; allowed: "
+	state_is c idle || fail "the state is $V"
+	echo adaptive >"$P"/p/completion
+	server && start c a && await_done c
+}
+
 # server_has KEY=VALUE: what only clients can choose.
 server_has() { make s role=server address="$SERVER" "$1" && refused s b EINVAL "client's choice"; }
 
@@ -48,7 +66,7 @@ while_running() {
 	refused_busy c/start 1
 	refused_busy s/start 1
 	for pair in role=client address=10.77.0.1 port=1 device=rxea transport=uc op=write size=1 sges=2 depth=2 \
-		connections=2 count=5 duration_ms=5 timeout_ms=500 verify=1 completion=busy; do
+		connections=2 count=5 duration_ms=5 timeout_ms=500 verify=1 policy=latency; do
 		for end in c s; do
 			get "$end" "${pair%=*}"
 			old=$V
@@ -112,6 +130,7 @@ any_address() {
 tests without_role without_address transports "settings size op=fetch_add size=64" "settings size op=cmp_swap size=4" \
 	"settings SGE op=fetch_add sges=2" "settings depth op=send_ping depth=2" "settings depth op=write_ping depth=2" \
 	"settings MiB size=1048576 depth=1024" "server_has count=5" "server_has duration_ms=5" "server_has verify=1" \
-	"server_has sges=2" while_running "unreachable 192.0.2.1 ENETUNREACH 192.0.2.1" "unreachable 10.77.0.99 ETIMEDOUT resolved" \
+	"server_has sges=2" policy_went "write_ping_sleeps interrupt" \
+	"write_ping_sleeps coalesce" while_running "unreachable 192.0.2.1 ENETUNREACH 192.0.2.1" "unreachable 10.77.0.99 ETIMEDOUT resolved" \
 	"unreachable fd78::1 ENETUNREACH fd78::1" "cannot_listen 10.77.0.1 EADDRNOTAVAIL" "cannot_listen fd77::1 EADDRNOTAVAIL" \
 	port_in_use client_device server_device any_address

@@ -89,8 +89,8 @@ connecting_stops() {
 	rm "$out"
 }
 
-tests "client_stops op=send" "client_stops transport=ud completion=busy" "client_stops op=write_ping depth=1" \
+tests "client_stops op=send policy=interrupt" "client_stops transport=ud policy=latency" "client_stops op=write_ping depth=1" \
 	"client_goes op=read connections=8" "client_goes transport=uc op=write" \
 	"server_stops op=send" "server_stops transport=ud" "server_stops op=write_ping depth=1" \
-	"server_goes op=write_imm connections=8" "server_goes transport=uc completion=busy" \
+	"server_goes op=write_imm connections=8" "server_goes transport=uc policy=latency" \
 	connecting_stops

@@ -67,7 +67,7 @@ idle_server() {
 	serves
 }
 
-tests "client_device op=send connections=4" "client_device op=write verify=1 size=4096" \
-	"client_device transport=ud" "client_device transport=uc completion=busy" \
+tests "client_device op=send connections=4 policy=interrupt" "client_device op=write verify=1 size=4096" \
+	"client_device transport=ud" "client_device transport=uc policy=latency" \
 	"server_device op=send connections=4" "server_device op=read size=65536" \
-	"server_device transport=ud completion=busy" "server_device transport=uc op=write" idle_server
+	"server_device transport=ud policy=latency" "server_device transport=uc op=write" idle_server

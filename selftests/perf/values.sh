@@ -6,83 +6,11 @@
 
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
+# shellcheck source=selftests/values.sh
+. "${0%/*}/../values.sh"
 
-LONG=$(printf 'x%.0s' {1..4095})
-DIGITS=${LONG//x/9}
-
-# write_all ATTRIBUTE VALUE...: calls "wrote" after each, which finds ERRNO, LINES, V
-# (what the attribute shows now) and VALUE.
-write_all() {
-	local attribute=$1 line
-	shift
-	ERRNO="" LINES=()
-	while IFS= read -r line; do
-		case $line in
-		"now "*)
-			V=${line#now } VALUE=$1
-			wrote "$attribute"
-			ERRNO="" LINES=()
-			shift
-			;;
-		*) [ -n "$ERRNO" ] && LINES+=("$line") || ERRNO=$line ;;
-		esac
-	done < <(attr_write -v "$C/e/$attribute" "$@")
-	[ $# -eq 0 ] || fail "$attribute: $# values are left"
-}
-
-# bad ATTRIBUTE ERRNO VALUE...
-bad() {
-	local errno=$2 old
-	get e "$1"
-	old=$V
-	wrote() {
-		VALUE=${VALUE:0:20}
-		[ "$ERRNO" = "$errno" ] || fail "${VALUE@Q}: $ERRNO, not $errno"
-		[ ${#LINES[@]} -eq 1 ] || fail "${VALUE@Q}: ${#LINES[@]} lines in the log"
-		[[ ${LINES[0]-} == "rivet: perf/e: $1: "*"allowed: "* ]] || fail "${VALUE@Q}: log: ${LINES[0]-}"
-		[ ${#LINES[0]} -le 300 ] || fail "${VALUE@Q}: a line of ${#LINES[0]} characters"
-		[ "$V" = "$old" ] || fail "${VALUE@Q}: '$old' has become '$V'"
-	}
-	write_all "$1" "${@:3}"
-}
-
-# good ATTRIBUTE VALUE...: taken as they are, with a newline or without.
-good() {
-	local values=() value
-	wrote() {
-		[ "$ERRNO" = OK ] && [ ${#LINES[@]} -eq 0 ] || fail "$1: ${VALUE@Q}: $ERRNO ${LINES[*]}"
-		[ "$V" = "${VALUE%$'\n'}" ] || fail "$1: ${VALUE@Q} is shown as '$V'"
-	}
-	for value in "${@:2}"; do values+=("$value" "$value"$'\n'); done
-	write_all "$1" "${values[@]}"
-}
-
-# No value of any attribute.
-nonsense() {
-	bad "$1" EINVAL garbage $'\n' "$LONG" -1 $'\xff\xfe' $'1\xc3\xa9' "   " "1 " " 1" "1 2" \
-		$'1\n\n' $'1\n2' $'\t1' 0x10 1e3 +1 1.0 '%s%n'
-	# Not a word, whatever its beginning is.
-	get e "$1"
-	old=$V
-	put "e/$1" < <(printf '1\0')
-	[ "$ERRNO" = EINVAL ] && [ ${#LINES[@]} -eq 1 ] || fail "a zero byte: $ERRNO, ${#LINES[@]} lines"
-	get e "$1"
-	[ "$V" = "$old" ] || fail "a zero byte: '$old' has become '$V'"
-	# An empty write writes nothing.
-	put "e/$1" ""
-	get e "$1"
-	[ "$V" = "$old" ] || fail "nothing: '$old' has become '$V'"
-}
-
-# number ATTRIBUTE FIRST LAST
-number() {
-	make e && nonsense "$1" || return
-	good "$1" "$2" "$3"
-	[ "$2" = 0 ] || [ "$1" = duration_ms ] || bad "$1" ERANGE 0 $(($2 - 1))
-	bad "$1" ERANGE $(($3 + 1)) 18446744073709551615 18446744073709551616 "$DIGITS"
-	good "$1" $((($2 + $3) / 2))
-	bad "$1" ERANGE $(($3 + 1))
-}
+E=e
+subject() { make e; }
 
 # No duration and no count: the default.
 no_duration() {
@@ -92,14 +20,6 @@ no_duration() {
 	[ "$V" = 1000 ] || fail "duration_ms is $V"
 	get e count
 	[ "$V" = 0 ] || fail "count is $V"
-}
-
-# word ATTRIBUTE WORD...
-word() {
-	make e && nonsense "$1" || return
-	bad "$1" EINVAL 0 1 "$2x" "$2 $2" "${2^^}" "${2:0:-1}"
-	good "$@"
-	bad "$1" EINVAL nothing
 }
 
 address() {
@@ -115,6 +35,17 @@ device() {
 	bad device EINVAL $'\n' "$LONG" $'\xff\xfe' $'rxe\n\n' "${LONG:0:64}"
 	good device "${LONG:0:63}" rxea any
 	bad device EINVAL $'\n'
+}
+
+policy_name() {
+	make e || return
+	bad policy EINVAL $'\n' "$LONG" $'\xff\xfe' "   " "default " " default" 'a b' 'a,b' a/b \
+		$'default\n\n' $'default\nnaive' '%s%n' "${LONG:0:64}"
+	bad policy ENOENT garbage -1 0x10 0 1 Default defaul default2 .. "${LONG:0:63}"
+	good policy naive default latency throughput
+	mkdir "$P/of-our-own_1.0" && good policy of-our-own_1.0
+	# As long as it is not started it does not hold it.
+	rmdir "$P/of-our-own_1.0" && bad policy ENOENT of-our-own_1.0
 }
 
 # trigger ATTRIBUTE: start and stop take 1 only.
@@ -138,7 +69,7 @@ defaults() {
 	local pair
 	make e role=client || return
 	for pair in address=unset port=18515 device=any transport=rc op=send size=64 sges=1 depth=1 \
-		connections=1 count=0 duration_ms=1000 timeout_ms=5000 verify=0 completion=interrupt state=idle; do
+		connections=1 count=0 duration_ms=1000 timeout_ms=5000 verify=0 policy=default state=idle; do
 		get e "${pair%=*}"
 		[ "$V" = "${pair#*=}" ] || fail "${pair%=*} is '$V', not '${pair#*=}'"
 	done
@@ -181,7 +112,7 @@ named() {
 
 tests defaults "word role server client" "word transport rc uc ud" \
 	"word op send send_imm write write_imm read fetch_add cmp_swap send_ping write_ping" \
-	"word completion interrupt busy" "number port 1 65535" "number size 1 1048576" "number sges 1 32" \
+	policy_name "number port 1 65535" "number size 1 1048576" "number sges 1 32" \
 	"number depth 1 1024" "number connections 1 256" "number count 0 281474976710656" \
 	"number duration_ms 1 86400000" no_duration "number timeout_ms 100 60000" "number verify 0 1" \
 	address device "trigger start" "trigger stop" read_only names
