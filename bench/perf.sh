@@ -5,6 +5,7 @@
 # between the namespaces a (client) and b (server), as one number.
 
 PERF=/sys/kernel/config/rivet/perf
+POLICIES=/sys/kernel/config/rivet/policies
 SERVER=10.77.0.2
 
 in_a() { nsenter --net=/run/netns/a "$@"; }
@@ -12,6 +13,18 @@ in_b() { nsenter --net=/run/netns/b "$@"; }
 
 # value FILE KEY: of a "key value" file.
 value() { awk -v key="$2" '$1 == key { print $2 }' "$1"; }
+
+# rivet_policy NAME KNOB=VALUE...: a policy that is otherwise like "default".
+rivet_policy() {
+	local policy=$POLICIES/$1 pair
+	shift
+	mkdir "$policy" || return 1
+	for pair; do
+		echo "${pair#*=}" >"$policy/${pair%%=*}" || return 1
+	done
+}
+
+rivet_policy_remove() { rmdir "$POLICIES/$1"; }
 
 rivet_server() { # KEY=VALUE...
 	in_b /rivet/bench/set-end server role=server address=$SERVER "$@" start=1
