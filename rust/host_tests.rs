@@ -11,6 +11,7 @@ mod value;
 mod engine {
     pub(crate) mod cpulist;
     pub(crate) mod knobs;
+    pub(crate) mod mr_cache;
 }
 
 mod perf {

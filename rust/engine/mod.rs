@@ -15,6 +15,7 @@
 
 pub(crate) mod cpulist;
 pub(crate) mod knobs;
+pub(crate) mod mr_cache;
 pub(crate) mod policy;
 
 crate::kapi::fmt::kernel_display!(
