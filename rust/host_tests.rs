@@ -9,6 +9,7 @@ mod status;
 mod value;
 
 mod engine {
+    pub(crate) mod accounting;
     pub(crate) mod cpulist;
     pub(crate) mod knobs;
     pub(crate) mod mr_cache;

@@ -13,6 +13,7 @@
 // A knob is here when it can be set, and used by what of the engine a service takes.
 #![allow(dead_code)]
 
+pub(crate) mod accounting;
 pub(crate) mod cpulist;
 pub(crate) mod knobs;
 pub(crate) mod mr_cache;
