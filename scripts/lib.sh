@@ -39,7 +39,8 @@ become_root() {
 		die "root is needed for chroot and mount, and there is no sudo" \
 			"run make as root, or install sudo"
 	local v keep=()
-	for v in KERNEL RIVET_KERNEL_SAID DEBIAN_MIRROR ACCEL CI TERM http_proxy https_proxy no_proxy; do
+	for v in KERNEL RIVET_KERNEL_SAID DEBIAN_MIRROR ACCEL ROUNDS CASES CI TERM \
+		http_proxy https_proxy no_proxy; do
 		[ -z "${!v+x}" ] || keep+=("$v=${!v}")
 	done
 	exec sudo env "${keep[@]}" RIVET_CACHE="$CACHE" RIVET_OWNER="$(id -u):$(id -g)" \
