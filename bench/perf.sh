@@ -1,53 +1,146 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# For guest scripts that measure: one run of Rivet's perf or of perftest
-# between the namespaces a (client) and b (server), as one number.
+# For guest scripts that measure between the namespaces a (client) and b
+# (server): runs of Rivet's perf and of perftest, policies, and what else the
+# cases of "make bench" have in common. Sourcing it does nothing.
 
-PERF=/sys/kernel/config/rivet/perf
-POLICIES=/sys/kernel/config/rivet/policies
+BENCH=$(dirname "${BASH_SOURCE[0]}")
+CONFIG=/sys/kernel/config/rivet
+PERF=$CONFIG/perf
+POLICIES=$CONFIG/policies
 SERVER=10.77.0.2
 
 in_a() { nsenter --net=/run/netns/a "$@"; }
 in_b() { nsenter --net=/run/netns/b "$@"; }
 
-# value FILE KEY: of a "key value" file.
-value() { awk -v key="$2" '$1 == key { print $2 }' "$1"; }
+# calc EXPRESSION: as awk knows it. Fails without a number, as after x / 0.
+calc() { awk "BEGIN { printf \"%.9g\\n\", $1 }" </dev/null; }
 
-# rivet_policy NAME KNOB=VALUE...: a policy that is otherwise like "default".
-rivet_policy() {
-	local policy=$POLICIES/$1 pair
-	shift
-	mkdir "$policy" || return 1
-	for pair; do
-		echo "${pair#*=}" >"$policy/${pair%%=*}" || return 1
+# nap SECONDS: without a program, which would cost instructions.
+nap() {
+	[ -n "${IDLE-}" ] || exec {IDLE}<> <(:)
+	read -r -t "$1" -u "$IDLE" || :
+}
+
+# ---- policies ---------------------------------------------------------------
+
+# policy NAME BASE [KNOB=VALUE...]: a policy like BASE but for these knobs. One
+# that is there already is taken as it is.
+policy() {
+	local name=$1 base=$2 knob to
+	shift 2
+	[ ! -d "$POLICIES/$name" ] || return 0
+	mkdir "$POLICIES/$name" || return
+	while read -r knob; do
+		to=$POLICIES/$name/${knob##*/}
+		[ "$(<"$knob")" = "$(<"$to")" ] || cat "$knob" >"$to" || return
+	done < <(find "$POLICIES/$base" -type f -perm -200)
+	for knob; do
+		echo "${knob#*=}" >"$POLICIES/$name/${knob%%=*}" || return
 	done
 }
 
-rivet_policy_remove() { rmdir "$POLICIES/$1"; }
+# knob POLICY KNOB: its value.
+knob() { cat "$POLICIES/$1/$2"; }
 
-rivet_server() { # KEY=VALUE...
+# waiting MODE: the setting that makes an end wait for its completions so.
+waiting() {
+	if [ -d $POLICIES ]; then
+		policy "$1" default completion="$1" && echo "policy=$1"
+	else
+		echo "completion=$1"
+	fi
+}
+
+# tidy: removes all ends, and the policies that "policy" made.
+tidy() {
+	local dir
+	for dir in "$PERF"/*/ "$POLICIES"/*/; do
+		case $dir in
+		*/\*/ | */policies/naive/ | */policies/default/) ;;
+		*/policies/latency/ | */policies/throughput/) ;;
+		*) rmdir "$dir" ;;
+		esac
+	done
+}
+
+# ---- runs -------------------------------------------------------------------
+
+# rivet_server KEY=VALUE...: takes the place of one that runs.
+rivet_server() {
+	[ ! -d $PERF/server ] || rivet_server_stop || return
 	in_b /rivet/bench/set-end server role=server address=$SERVER "$@" start=1
 }
 
 rivet_server_stop() { rmdir $PERF/server; }
 
-# rivet_run RESULT-KEY KEY=VALUE...: one client's run; prints the result. The
-# state is looked at every $LOOK seconds; looking costs instructions too.
-rivet_run() {
-	local key=$1 end=$PERF/client state
-	shift
-	in_a /rivet/bench/set-end client role=client address=$SERVER "$@" start=1 || return 1
-	while state=$(<$end/state) && [ "$state" = running ]; do
-		sleep "${LOOK:-0.05}"
+# read_into ARRAY FILE: a file of "key value" lines.
+read_into() {
+	local -n into=$1
+	local key value
+	into=()
+	# shellcheck disable=SC2034 # it is another's
+	while read -r key value; do into["$key"]=$value; done <"$2"
+}
+
+# load KEY=VALUE...: one client's run. Sets R to its result and S to its stats.
+# The state is looked at every $LOOK seconds; looking costs instructions too.
+declare -A R S
+load() {
+	local end=$PERF/client state
+	if ! in_a /rivet/bench/set-end client role=client address=$SERVER "$@" start=1; then
+		echo "rivet refused: $*" >&2
+		rmdir $end
+		return 1
+	fi
+	while read -r state <$end/state && [ "$state" = running ]; do
+		nap "${LOOK:-0.05}"
 	done
 	if [ "$state" != "done" ]; then
 		echo "rivet: $(<$end/error)" >&2
 		rmdir $end
 		return 1
 	fi
-	value $end/result "$key"
+	read_into R $end/result
+	S=()
+	[ ! -e $end/stats ] || read_into S $end/stats
 	rmdir $end
+}
+
+# rivet_run RESULT-KEY KEY=VALUE...: one client's run; prints the result.
+rivet_run() {
+	load "${@:2}" && echo "${R[$1]}"
+}
+
+# per_op STAT: of the last load.
+per_op() {
+	if [ -z "${S[$1]-}" ]; then
+		echo "the stats have no $1" >&2
+		return 1
+	fi
+	calc "${S[$1]} / ${R[ops]}"
+}
+
+# What a case measures if it does not say otherwise: operations per second, or
+# under the instruction clock, where a nanosecond is an instruction, what one
+# operation costs: both ends, the soft devices and the network included.
+figure() {
+	if [ "$CLOCK" = icount ]; then
+		calc "${R[elapsed_ns]} / ${R[ops]}"
+	else
+		echo "${R[iops]}"
+	fi
+}
+
+# amount COUNT: the settings for so long a load: COUNT operations under the
+# instruction clock, which wants the same work each time, else a time.
+amount() {
+	if [ "$CLOCK" = icount ]; then
+		echo "count=$1"
+	else
+		echo "duration_ms=400"
+	fi
 }
 
 # perftest_run COLUMN TOOL OPTIONS...: prints a column of the tool's table.
@@ -80,4 +173,69 @@ gid_index() {
 		fi
 	done
 	return 1
+}
+
+# ---- pairs ------------------------------------------------------------------
+
+# in_turn FUNCTION FUNCTION: whoever goes first changes with $ROUND.
+in_turn() {
+	if [ $((ROUND % 2)) -eq 0 ]; then
+		"$1" && "$2"
+	else
+		"$2" && "$1"
+	fi
+}
+
+# beside_perftest_setup: a server, and RIVET, the settings of a client.
+beside_perftest_setup() {
+	local way
+	way=$(waiting busy) && rivet_server "$way" && RIVET=("$way")
+}
+
+# beside_perftest METRIC OP SIZE: both poll. Sets rivet and other; latencies in
+# us (write and send: half a round trip), rates in operations per second at
+# depth 32. There are so many operations that a run takes some tenths of a
+# second.
+beside_perftest() {
+	local -A ping=([write]=write_ping [send]=send_ping [read]=read)
+	"beside_perftest_$1" "$2" "$3" && [ -n "$rivet" ] && [ -n "$other" ]
+}
+
+beside_perftest_latency() { # OP SIZE
+	local op=$1 size=$2 n
+	case $2 in 65536) n=100 ;; 4096) n=500 ;; *) n=1000 ;; esac
+	run_rivet() {
+		load op="${ping[$op]}" size="$size" "${RIVET[@]}" count="$n" && rivet=$(calc "${R[lat_ns_p50]} / 1000")
+	}
+	run_other() { other=$(perftest_run 5 "ib_${op}_lat" -s "$size" -n "$n"); }
+	in_turn run_rivet run_other
+}
+
+beside_perftest_rate() { # OP SIZE
+	local op=$1 size=$2 n
+	case $2 in 65536) n=160 ;; 4096) n=1000 ;; *) n=4000 ;; esac
+	run_rivet() { load op="$op" size="$size" "${RIVET[@]}" depth=32 count="$n" && rivet=${R[iops]}; }
+	run_other() {
+		local millions
+		millions=$(perftest_run 5 "ib_${op}_bw" -s "$size" -n "$n" -t 32) && other=$(calc "$millions * 1000000")
+	}
+	in_turn run_rivet run_other
+}
+
+# ---- cases ------------------------------------------------------------------
+
+# take_case NAME: its variables and functions, over what they are by default;
+# bench/measure tells what they mean.
+take_case() {
+	# shellcheck disable=SC2034 # for the caller
+	clocks="threads icount" mtus="9000 1500" cpus=2 requires="" other_name=- goal=record
+	# shellcheck disable=SC2034 # likewise
+	case $CLOCK in
+	icount) metric=instructions unit=instr/op ;;
+	*) metric=rate unit=op/s ;;
+	esac
+	setup() { :; }
+	describe() { :; }
+	# shellcheck source=/dev/null
+	. "$BENCH/cases/$1.sh"
 }
