@@ -14,6 +14,8 @@ help: ## this list
 	@sed -n 's/^\([a-z_-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
 	@echo
 	@echo "  KERNEL=VERSION     another kernel of the suite (run, check, shell, modules)"
+	@echo "  CASES=PATTERN      run, bench: only these cases"
+	@echo "  ROUNDS=N           run, bench: how often each is measured"
 	@echo "  KDIR=DIR           modules, modules_install: a kernel tree of your own, with"
 	@echo "                     the host's compilers"
 	@echo "  ACCEL=kvm|tcg      how QEMU runs (else a short boot finds out)"
@@ -27,6 +29,10 @@ run: ## build all, boot the virtual machine, show the latency tables
 .PHONY: check
 check: ## lint, unit tests, and the selftests in the virtual machine
 	@scripts/check
+
+.PHONY: bench
+bench: ## measure every case: a table, build/bench.json, pictures (see README)
+	@scripts/bench
 
 .PHONY: shell
 shell: ## a shell in the virtual machine, with module and tools at hand
