@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+#
+# CPU time of a connection on which nothing arrives, over 5 s, more than the
+# machine takes without one: an operation is under way, and the network holds
+# all packets back for longer than that.
+
+metric=cpu unit="ms in 5 s" other_name=busy
+goal="rivet <= 5"
+requires="policies end:policy"
+
+setup() {
+	modprobe sch_netem && rivet_server policy=default &&
+		policy adaptive default completion=adaptive &&
+		policy busy default completion=busy
+}
+
+# idle_ns: of all CPUs since boot.
+idle_ns() { awk '$1 == ".idle_sleeptime" { sum += $3 } END { printf "%.0f\n", sum }' /proc/timer_list; }
+
+now_ns() { awk '$1 == "now" { printf "%.0f\n", $3; exit }' /proc/timer_list; }
+
+# cpu_ms: over 5 s.
+cpu_ms() {
+	local idle now
+	idle=$(idle_ns) now=$(now_ns)
+	nap 5
+	calc "(($(now_ns) - $now) * $(nproc) - ($(idle_ns) - $idle)) / 1e6"
+}
+
+connected() { # POLICY
+	local end=$PERF/client state=running
+	in_a /rivet/bench/set-end client role=client address="$SERVER" op=read size=4096 \
+		policy="$1" duration_ms=60000 timeout_ms=60000 start=1 || return
+	nap 0.3
+	tc -n a qdisc replace dev va root netem delay 20s limit 10000 || return
+	nap 0.3
+	MS=$(cpu_ms)
+	read -r state <"$end/state"
+	tc -n a qdisc del dev va root
+	rmdir "$end"
+	[ "$state" = running ]
+}
+
+round() {
+	local without rivet other=-
+	without=$(cpu_ms)
+	connected adaptive && rivet=$(calc "$MS - $without") || return
+	if [ "$CLOCK" = threads ]; then
+		connected busy && other=$(calc "$MS - $without") || return
+	fi
+	pair "$rivet" "$other"
+}
