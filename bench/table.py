@@ -40,6 +40,12 @@ def case(name, rounds):
     }
 
 
+def middle(windows):
+    """The mean of the middle half: as steady as a mean, without the rare event."""
+    quarter = len(windows) // 4
+    return statistics.mean(sorted(windows)[quarter : len(windows) - quarter])
+
+
 def number(value):
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
@@ -57,13 +63,13 @@ def table(title, rows):
 
 
 def instructions(path):
-    """Case name -> instructions per operation of each run."""
+    """Case name -> instructions per operation, a list of windows for each run."""
     cases = {}
     with open(path, encoding="ascii") as lines:
         for line in lines:
-            name, _, count = line.split()
-            cases.setdefault(name, []).append(float(count))
-    return cases
+            name, run, count = line.split()
+            cases.setdefault(name, {}).setdefault(run, []).append(float(count))
+    return {name: list(runs.values()) for name, runs in cases.items()}
 
 
 def main():
@@ -86,14 +92,17 @@ def main():
     )
 
     counts = instructions(counted + ".results")
-    print("Instructions per operation at depth 1, by interrupt, both ends and devices included")
-    for name, runs in counts.items():
+    print("Instructions per operation at depth 1, by interrupt, both ends and devices included;")
+    print("two runs, each the mean of the middle half of its windows")
+    for name, windows in counts.items():
+        runs = [middle(run) for run in windows]
         op, size = name.split("-")
         apart = (max(runs) - min(runs)) / min(runs) * 100
         shown = " and ".join(f"{count:,.0f}" for count in runs)
         print(f"  {op + ' ' + SIZES[size]:<16}{shown}  ({apart:.2f} % apart)")
 
-    for name, runs in counts.items():
+    for name, windows in counts.items():
+        runs = [middle(run) for run in windows]
         rows.append(
             {
                 "name": "instructions-" + name,
@@ -103,6 +112,7 @@ def main():
                 "perftest": None,
                 "ratio": None,
                 "runs": runs,
+                "windows": windows,
             }
         )
     with open(output, "w", encoding="utf-8") as file:
