@@ -67,6 +67,10 @@ pub(super) struct Chain<W> {
     width: usize,
     first: usize,
     len: usize,
+    /// Work requests that were handed to the driver.
+    pub(super) posts: u64,
+    /// Times that some were.
+    pub(super) doorbells: u64,
 }
 
 /// Why a driver did not take all of a chain.
@@ -90,6 +94,8 @@ impl<W: Link> Chain<W> {
             width,
             first: 0,
             len: 0,
+            posts: 0,
+            doorbells: 0,
         })
     }
 
@@ -155,6 +161,8 @@ impl<W: Link> Chain<W> {
         if n == 0 {
             return Ok(());
         }
+        self.posts += n as u64;
+        self.doorbells += 1;
         let first = self.first;
         let wrs = self.wrs.as_mut_ptr();
         let sges = self.sges.as_mut_ptr();

@@ -83,6 +83,26 @@ struct Events {
     id: *mut sys::rdma_cm_id,
 }
 
+/// What a QP has posted since it was made.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct QpCounts {
+    /// Work requests on the send queue.
+    pub(crate) posts: u64,
+    /// Doorbells, of both queues.
+    pub(crate) doorbells: u64,
+    /// Work requests that asked for a completion.
+    pub(crate) signaled: u64,
+}
+
+impl QpCounts {
+    /// Adds those of another QP.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.posts += other.posts;
+        self.doorbells += other.doorbells;
+        self.signaled += other.signaled;
+    }
+}
+
 /// Who destroys the QP, and what it was made with.
 enum Backing {
     /// `ib_destroy_qp`.
@@ -312,6 +332,16 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     /// Receives that can be posted.
     pub(crate) fn recv_room(&self) -> u32 {
         self.recvs.room()
+    }
+
+    /// What it has posted so far.
+    pub(crate) fn counts(&self) -> QpCounts {
+        let (posts, doorbells, signaled) = self.sends.counts();
+        QpCounts {
+            posts,
+            doorbells: doorbells + self.recvs.doorbells(),
+            signaled,
+        }
     }
 
     /// Moves the QP along; `mask` names what `attr` sets.

@@ -36,6 +36,11 @@ impl<R> RecvQueue<R> {
         })
     }
 
+    /// How often the doorbell rang.
+    pub(super) fn doorbells(&self) -> u64 {
+        self.chain.doorbells
+    }
+
     /// See [`super::Qp::recv_room`].
     pub(super) fn room(&self) -> u32 {
         self.free.len() as u32

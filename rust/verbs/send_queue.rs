@@ -111,6 +111,8 @@ struct Posting {
     failed: WcStatus,
     /// The marker is in the ring.
     marker: bool,
+    /// Work requests that asked for a completion.
+    signaled: u64,
 }
 
 /// Numbers of work requests.
@@ -237,6 +239,7 @@ impl<'t> Members<'_, 't> {
             ..Member::NONE
         };
         self.revoking |= finished.effect == Effect::Revokes;
+        queue.signaled += u64::from(finished.signaled);
         self.unsignaled = if finished.signaled {
             0
         } else {
@@ -260,6 +263,7 @@ impl<'t> Members<'_, 't> {
             if let Some((wr, _)) = queue.chain.place(last as usize) {
                 wr.header().send_flags |= sys::ib_send_flags_IB_SEND_SIGNALED;
             }
+            queue.signaled += 1;
             queue.unsignaled = 0;
         }
         let at = queue.at(queue.head.wrapping_add(last));
@@ -333,6 +337,7 @@ impl<S> SendQueue<S> {
                 unsignaled: 0,
                 failed: WcStatus::Success,
                 marker: false,
+                signaled: 0,
             },
             tokens: memory.tokens,
         }
@@ -381,6 +386,12 @@ impl<S> SendQueue<S> {
             }
             Err(e) => Err((e, token)),
         }
+    }
+
+    /// What was posted, how often the doorbell rang, and what asked for a completion.
+    pub(super) fn counts(&self) -> (u64, u64, u64) {
+        let chain = &self.posting.chain;
+        (chain.posts, chain.doorbells, self.posting.signaled)
     }
 
     /// See [`super::Qp::flush`].

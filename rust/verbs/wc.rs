@@ -45,6 +45,9 @@ impl Route {
     }
 }
 
+// SAFETY: Numbers, and pointers that are compared and never followed.
+unsafe impl Send for Wc {}
+
 impl Wc {
     /// Room for one completion.
     pub(crate) const EMPTY: Self = {
