@@ -9,6 +9,7 @@
 
 #include <linux/atomic.h>
 #include <linux/configfs.h>
+#include <linux/hrtimer.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
@@ -116,8 +117,27 @@ void rivet_event_init(struct rivet_event *event);
 void rivet_event_raise(struct rivet_event *event);
 /* Wait for and take the event; 0 when jiffies went by without it. */
 long rivet_event_wait(struct rivet_event *event, long jiffies);
-/* The same, but ended by a signal with -ERESTARTSYS. */
+/* The same for ns, and whether it came. */
+bool rivet_event_wait_ns(struct rivet_event *event, u64 ns);
+/* Take the event without waiting. */
+bool rivet_event_take(struct rivet_event *event);
+/* rivet_event_wait(), but ended by a signal with -ERESTARTSYS. */
 long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies);
+
+/* Work on a CPU's softirq workqueue, at once or after a time. */
+struct rivet_bottom {
+	struct work_struct work;
+	struct hrtimer timer;
+	unsigned int cpu;
+};
+
+void rivet_bottom_init(struct rivet_bottom *bottom, work_func_t func);
+/* Returns whether it was another CPU's; if cpu is offline, it is this one's. */
+bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu);
+void rivet_bottom_kick_after(struct rivet_bottom *bottom, unsigned int cpu,
+			     u64 ns);
+/* Waits until nothing runs any more, and nothing will. */
+void rivet_bottom_end(struct rivet_bottom *bottom);
 
 unsigned long rivet_totalram_pages(void);
 

@@ -46,6 +46,12 @@ impl Event {
         unsafe { sys::rivet_event_wait(self.raw.get(), jiffies as isize) != 0 }
     }
 
+    /// Waits up to `ns` nanoseconds for the event and takes it; `false` if it did not come. Sleeps.
+    pub(crate) fn wait_ns(&self, ns: u64) -> bool {
+        // SAFETY: Initialised (type invariant).
+        unsafe { sys::rivet_event_wait_ns(self.raw.get(), ns) }
+    }
+
     /// As [`Event::wait`], but ends with `EINTR` when the task gets a signal.
     pub(crate) fn wait_interruptible(&self, ms: u32) -> Result<bool> {
         let jiffies = msecs_to_jiffies(ms).max(1);

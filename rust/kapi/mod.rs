@@ -3,6 +3,7 @@
 //! What Rivet needs of the kernel beside RDMA and the `kernel` crate does not have: one file a C
 //! interface, each with its own `unsafe`, none of it above.
 
+pub(crate) mod bottom;
 pub(crate) mod configfs;
 pub(crate) mod cpu;
 pub(crate) mod event;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/configfs.h>
 #include <linux/cpumask.h>
+#include <linux/cpu.h>
 #include <linux/dma-mapping.h>
+#include <linux/hrtimer.h>
 #include <linux/inet.h>
 #include <linux/mm.h>
 #include <linux/nodemask.h>
@@ -281,6 +283,19 @@ long rivet_event_wait(struct rivet_event *event, long jiffies)
 				       jiffies);
 }
 
+bool rivet_event_wait_ns(struct rivet_event *event, u64 ns)
+{
+	/* Not the macro without underscores: it would count as load. */
+	return !__wait_event_hrtimeout(event->wq,
+				       atomic_xchg(&event->raised, 0),
+				       ns_to_ktime(ns), TASK_IDLE);
+}
+
+bool rivet_event_take(struct rivet_event *event)
+{
+	return atomic_read(&event->raised) && atomic_xchg(&event->raised, 0);
+}
+
 long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies)
 {
 	return wait_event_interruptible_timeout(event->wq,
@@ -323,4 +338,50 @@ void rivet_yield(void)
 		yield();
 	else
 		rivet_resched();
+}
+
+static enum hrtimer_restart rivet_bottom_timer(struct hrtimer *timer)
+{
+	struct rivet_bottom *bottom = container_of(timer, struct rivet_bottom,
+						   timer);
+
+	rivet_bottom_kick(bottom, READ_ONCE(bottom->cpu));
+	return HRTIMER_NORESTART;
+}
+
+void rivet_bottom_init(struct rivet_bottom *bottom, work_func_t func)
+{
+	INIT_WORK(&bottom->work, func);
+	hrtimer_setup(&bottom->timer, rivet_bottom_timer, CLOCK_MONOTONIC,
+		      HRTIMER_MODE_REL);
+	bottom->cpu = 0;
+}
+
+bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu)
+{
+	unsigned long flags;
+	bool remote;
+
+	/* A CPU does not go offline under who has interrupts off. */
+	local_irq_save(flags);
+	if (!cpu_online(cpu))
+		cpu = smp_processor_id();
+	remote = cpu != smp_processor_id();
+	queue_work_on(cpu, system_bh_highpri_wq, &bottom->work);
+	local_irq_restore(flags);
+	return remote;
+}
+
+void rivet_bottom_kick_after(struct rivet_bottom *bottom, unsigned int cpu,
+			     u64 ns)
+{
+	WRITE_ONCE(bottom->cpu, cpu);
+	hrtimer_start(&bottom->timer, ns_to_ktime(ns), HRTIMER_MODE_REL);
+}
+
+void rivet_bottom_end(struct rivet_bottom *bottom)
+{
+	/* In this order: neither can start the other any more. */
+	disable_work_sync(&bottom->work);
+	hrtimer_cancel(&bottom->timer);
 }
