@@ -12,6 +12,7 @@ mod engine {
     pub(crate) mod accounting;
     pub(crate) mod cpulist;
     pub(crate) mod knobs;
+    pub(crate) mod moderation;
     pub(crate) mod mr_cache;
 }
 

@@ -22,9 +22,9 @@ choice! {
     Completion {
         /// One event per completion.
         Interrupt = 1, "interrupt";
-        /// One event for several completions, held back by `coalesce_usecs` and `coalesce_count`.
+        /// Several together, after at most `coalesce_usecs` or at about `coalesce_count`.
         Coalesce = 2, "coalesce";
-        /// Polling without an end while there is work outstanding.
+        /// Polling, as long as something comes within `busy_usecs`.
         Busy = 3, "busy";
         /// Between the others, by how fast completions arrive.
         Adaptive = 4, "adaptive";

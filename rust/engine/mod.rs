@@ -16,8 +16,12 @@
 pub(crate) mod accounting;
 pub(crate) mod cpulist;
 pub(crate) mod knobs;
+pub(crate) mod lane;
+pub(crate) mod moderation;
 pub(crate) mod mr_cache;
 pub(crate) mod policy;
+pub(crate) mod poller;
+pub(crate) mod stats;
 
 crate::kapi::fmt::kernel_display!(
     cpulist::CpuList,

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A lane: one CPU's share of a connection.
+//!
+//! It has a QP, what a service keeps for it ([`Service`]), and counters. Threads of its CPU submit
+//! to it and its poller completes on it, so its lock is never wanted by two CPUs in normal use; it
+//! is held with interrupts off, as completions come in softirq.
+//!
+//! The service decides what is posted and what a completion means; the lane sees to it that one
+//! thing happens at a time, that what the service staged is posted with one doorbell when the lock
+//! is given back, and that nobody is woken while it is held ([`Service::after`]).
+//!
+//! `lock=global`, which exists to be compared with, is another type ([`super::naive::Global`]) in
+//! the place of [`Percpu`]: the code of one knows nothing of the other.
+
+use super::{
+    poller::Takes,
+    stats::{LaneStats, Shared},
+};
+use crate::verbs::{Qp, Wc};
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{Arc, SpinLockIrq},
+};
+
+/// What uses a lane.
+pub(crate) trait Service: Sized + Send + Unpin + 'static {
+    /// Token of work requests on the send queue.
+    type Send: Send + 'static;
+    /// Token of receives.
+    type Recv: Send + 'static;
+    /// What can be reached without the lane's lock.
+    type Shared: Send + Sync + 'static;
+    /// What has to be done once the lock is given back.
+    type After: Default;
+
+    /// A completion of the lane's QP. The lock is held.
+    fn completed(&mut self, queue: &mut Queue<Self>, wc: &mut Wc, after: &mut Self::After);
+
+    /// The lock was given back. Softirq or a thread; must not sleep.
+    fn after(shared: &Self::Shared, after: Self::After);
+}
+
+/// The QP of a lane, and what counts its use.
+pub(crate) struct Queue<S: Service> {
+    /// The QP.
+    pub(crate) qp: Qp<S::Send, S::Recv>,
+    /// When the completions that are being handled were seen, ns.
+    pub(crate) now: u64,
+    /// Posting failed: the QP is of no more use.
+    pub(crate) failed: Option<Error>,
+}
+
+impl<S: Service> Queue<S> {
+    /// Posts what is staged.
+    fn flush(&mut self) {
+        let posted = self.qp.flush().and_then(|()| self.qp.flush_recv());
+        if let Err(e) = posted {
+            self.failed.get_or_insert(e);
+        }
+    }
+}
+
+/// What guards a lane beside its own lock.
+pub(crate) trait Guard: Send + Sync + 'static {
+    /// Held as long as the lane's lock.
+    type Held<'a>;
+
+    /// Takes it; counts in `waits` if somebody else has it.
+    fn hold(&self, waits: &Shared) -> Self::Held<'_>;
+}
+
+/// Nothing: the lane's own lock is enough.
+pub(crate) struct Percpu;
+
+impl Guard for Percpu {
+    type Held<'a> = ();
+
+    fn hold(&self, _waits: &Shared) {}
+}
+
+struct Inner<S: Service> {
+    service: S,
+    queue: Queue<S>,
+}
+
+/// One CPU's share of a connection.
+#[pin_data]
+pub(crate) struct Lane<S: Service, G: Guard = Percpu> {
+    /// Counters.
+    pub(crate) stats: LaneStats,
+    /// What can be reached without the lock.
+    pub(crate) shared: S::Shared,
+    guard: G,
+    #[pin]
+    inner: SpinLockIrq<Inner<S>>,
+}
+
+impl<S: Service, G: Guard> Lane<S, G> {
+    /// A lane with that QP. Sleeps.
+    pub(crate) fn new(
+        qp: Qp<S::Send, S::Recv>,
+        service: S,
+        shared: S::Shared,
+        guard: G,
+    ) -> Result<Arc<Self>> {
+        let inner = Inner {
+            service,
+            queue: Queue {
+                qp,
+                now: 0,
+                failed: None,
+            },
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                stats: LaneStats::new(),
+                shared,
+                guard,
+                inner <- new_spinlock_irq!(inner),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Does something with the service and the QP, and posts what was staged. Any context but that
+    /// of a hard interrupt; `f` must not sleep.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut S, &mut Queue<S>, &LaneStats) -> R) -> R {
+        let _held = self.guard.hold(&self.stats.lock_waits);
+        let mut inner = match self.inner.try_lock() {
+            Some(inner) => inner,
+            None => {
+                self.stats.lock_waits.add(1);
+                self.inner.lock()
+            }
+        };
+        let Inner { service, queue } = &mut *inner;
+        let result = f(service, queue, &self.stats);
+        queue.flush();
+        self.stats.posted(&queue.qp.counts());
+        result
+    }
+}
+
+impl<S: Service, G: Guard> Takes for Lane<S, G> {
+    fn completed(&self, wcs: &mut [Wc], now: u64) {
+        let mut after = S::After::default();
+        self.with(|service, queue, stats| {
+            queue.now = now;
+            for wc in wcs {
+                stats.completions.add(1);
+                service.completed(queue, wc, &mut after);
+            }
+        });
+        S::after(&self.shared, after);
+    }
+}

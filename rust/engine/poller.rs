@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A CPU's share of completion handling: the CQs of its lanes, and who looks at them when.
+//!
+//! # Turns
+//!
+//! Whoever takes a *turn* polls: takes completions out of the CQs, up to `poll_budget`, and hands
+//! them to their lanes. There are two kinds of takers. Softirq takes one when a CQ's event or a
+//! hold's timer kicked it, and goes on while it finds something. A thread that waits for its own
+//! operations takes turns itself ([`Waiter`]): nobody has to be woken for it then. Only one at a
+//! time has the turn; who comes second leaves a note, and the first looks at it after it has given
+//! the turn back. So nothing that came is overlooked:
+//!
+//! ```text
+//! second: leave the note; try the turn       first: give the turn back; take the note; turn again
+//! ```
+//!
+//! Either the second gets the turn, or the first sees the note, as both put a full barrier between
+//! their two steps.
+//!
+//! # What follows an empty poll
+//!
+//! The [`Moderator`] says: look again (threads only), hold (a timer kicks softirq), or arm. Arming
+//! asks whether something slipped in before it took effect; if so, the turn goes on. While threads
+//! are at it, softirq leaves all that to them; the last of them that leaves has softirq take a
+//! turn, which then arms or holds.
+//!
+//! # The CQ's handler
+//!
+//! It runs with the CQ's lock held, so it only kicks softirq, on the poller's CPU, or, when that is
+//! offline, on the CPU that it is on itself. Kicks of another CPU than the one that runs are
+//! counted: there are many where a device ignores completion vectors.
+//!
+//! # Lifetime
+//!
+//! Lanes sit on a poller ([`Seat`]). A CQ's handler keeps the poller alive and the poller its CQs;
+//! the last seat that is given up breaks that circle.
+
+use super::{
+    moderation::{Moderator, Next},
+    policy::Policy,
+    stats::{PollerCounts, PollerStats},
+};
+use crate::{
+    kapi::{
+        bottom::{Bottom, Softirq},
+        time::now_ns,
+    },
+    verbs::{cq, Cq, Device, Wc},
+};
+use kernel::{
+    new_mutex, new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Full, Relaxed},
+        Arc, Mutex, SpinLock,
+    },
+};
+
+/// Completions that are taken out of a CQ at a time.
+const CHUNK: usize = 32;
+
+/// Who gets completions: a lane.
+pub(crate) trait Takes: Send + Sync + 'static {
+    /// Takes completions of one QP, seen at `now` (ns). Softirq or a thread; must not sleep.
+    fn completed(&self, wcs: &mut [Wc], now: u64);
+}
+
+/// What the holder of the turn works with.
+struct Turn {
+    cqs: KVec<Arc<Cq>>,
+    /// Key of a QP and its lane; ascending, as keys are given so.
+    lanes: KVec<(u32, Arc<dyn Takes>)>,
+    wcs: KVVec<Wc>,
+    moderator: Moderator,
+}
+
+/// What a turn came to.
+enum Took {
+    /// Completions were found.
+    Found,
+    /// None were, and this follows.
+    Empty(Next),
+    /// It is left to somebody else, who has the turn or waits, and will look.
+    Left,
+}
+
+/// What softirq runs.
+#[pin_data]
+struct Core {
+    cpu: u32,
+    policy: Arc<Policy>,
+    #[pin]
+    turn: SpinLock<Turn>,
+    /// Somebody wanted the turn and did not get it.
+    note: Atomic<bool>,
+    /// Threads that take turns.
+    waiters: Atomic<u32>,
+    stats: PollerStats,
+}
+
+/// A CPU's share of completion handling for one device and policy.
+#[pin_data]
+pub(crate) struct Poller {
+    #[pin]
+    bottom: Bottom<Core>,
+    device: Arc<Device>,
+    /// Taken for whatever changes the set of CQs and lanes, which sleeps.
+    #[pin]
+    seats: Mutex<u32>,
+}
+
+impl Poller {
+    /// A poller without CQs for `cpu`. Sleeps.
+    pub(crate) fn new(device: &Arc<Device>, policy: &Arc<Policy>, cpu: u32) -> Result<Arc<Self>> {
+        let mut wcs = KVVec::with_capacity(CHUNK, GFP_KERNEL)?;
+        for _ in 0..CHUNK {
+            wcs.push(Wc::EMPTY, GFP_KERNEL)?;
+        }
+        let turn = Turn {
+            cqs: KVec::new(),
+            lanes: KVec::new(),
+            wcs,
+            moderator: Moderator::new(now_ns()),
+        };
+        let core = try_pin_init!(Core {
+            cpu,
+            policy: policy.clone(),
+            turn <- new_spinlock!(turn),
+            note: Atomic::new(false),
+            waiters: Atomic::new(0),
+            stats: PollerStats::new(),
+        });
+        Arc::pin_init(
+            try_pin_init!(Self {
+                bottom <- Bottom::new(core),
+                device: device.clone(),
+                seats <- new_mutex!(0),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The CPU that its softirq runs on, as long as that is online.
+    pub(crate) fn cpu(&self) -> u32 {
+        self.bottom.cpu
+    }
+
+    /// What it has counted. Any context.
+    pub(crate) fn counts(&self) -> PollerCounts {
+        self.bottom.stats.read()
+    }
+
+    /// Takes a seat for a lane to be. Sleeps.
+    pub(crate) fn sit(self: &Arc<Self>) -> Seat {
+        *self.seats.lock() += 1;
+        Seat {
+            poller: self.clone(),
+            key: None,
+        }
+    }
+
+    /// Changes what the turn works with, in process context.
+    fn change<R>(&self, f: impl FnOnce(&mut Turn) -> R) -> R {
+        let result = f(&mut self.bottom.turn.lock());
+        if self.bottom.note.xchg(false, Full) {
+            self.kick();
+        }
+        result
+    }
+
+    /// Has softirq take a turn.
+    fn kick(&self) {
+        let stats = &self.bottom.stats;
+        stats.kicks.add(1);
+        if self.bottom.kick(self.bottom.cpu) {
+            stats.remote_kicks.add(1);
+        }
+    }
+}
+
+impl cq::Handler for Poller {
+    fn kick(&self) {
+        self.bottom.stats.cq_events.add(1);
+        Poller::kick(self);
+    }
+
+    fn failed(&self) {
+        self.bottom.stats.cq_failures.add(1);
+    }
+}
+
+impl Core {
+    /// Takes the turn, if nobody else has it, as often as somebody leaves a note meanwhile.
+    fn turn(&self, mut f: impl FnMut(&mut Turn) -> Took) -> Took {
+        let mut took = Took::Left;
+        self.note.xchg(true, Full);
+        loop {
+            let Some(mut turn) = self.turn.try_lock() else {
+                return took;
+            };
+            // Before the poll, which so sees what the writer of the note saw.
+            self.note.xchg(false, Full);
+            took = f(&mut turn);
+            drop(turn);
+            if !self.note.xchg(false, Full) {
+                return took;
+            }
+        }
+    }
+
+    /// Takes up to `budget` completions out of the CQs and hands them on. Fewer mean that the CQs
+    /// were empty.
+    fn sweep(&self, turn: &mut Turn, budget: u32) -> u32 {
+        let budget = budget as usize;
+        let mut found = 0;
+        let Turn {
+            cqs, lanes, wcs, ..
+        } = turn;
+        for cq in cqs.iter() {
+            while found < budget {
+                let room = CHUNK.min(budget - found);
+                let Ok(wcs) = cq.poll(&mut wcs[..room]) else {
+                    self.stats.cq_failures.add(1);
+                    break;
+                };
+                self.stats.polls.add(1);
+                found += wcs.len();
+                let full = wcs.len() == room;
+                if wcs.is_empty() {
+                    self.stats.empty_polls.add(1);
+                } else {
+                    hand_on(lanes, wcs);
+                }
+                if !full {
+                    break;
+                }
+            }
+        }
+        found as u32
+    }
+
+    /// Arms all CQs; `true` if completions may have come before that took effect.
+    fn arm(&self, turn: &Turn) -> bool {
+        let mut missed = false;
+        for cq in turn.cqs.iter() {
+            self.stats.arms.add(1);
+            missed |= cq.arm();
+        }
+        missed
+    }
+
+    /// A turn of softirq: polls, and when the CQs are empty and no thread looks at them, arms or
+    /// asks for a hold.
+    fn softirq_turn(&self) -> Took {
+        let knobs = self.policy.moderation();
+        self.turn(|turn| {
+            let mut left = knobs.poll_budget;
+            loop {
+                let n = self.sweep(turn, left);
+                left -= n;
+                let now = now_ns();
+                if n > 0 {
+                    turn.moderator.found(n, now);
+                }
+                if left == 0 {
+                    return Took::Found;
+                }
+                if self.waiters.load(Relaxed) > 0 {
+                    return Took::Left;
+                }
+                let next = turn.moderator.empty(&knobs, false, now);
+                self.stats.mode_changes.set(turn.moderator.changes());
+                if next == Next::Arm && self.arm(turn) {
+                    continue;
+                }
+                return Took::Empty(next);
+            }
+        })
+    }
+
+    /// A turn of a thread that waits.
+    fn waiter_turn(&self) -> Took {
+        let knobs = self.policy.moderation();
+        self.turn(|turn| {
+            let n = self.sweep(turn, knobs.poll_budget);
+            let now = now_ns();
+            if n > 0 {
+                turn.moderator.found(n, now);
+                return Took::Found;
+            }
+            let next = turn.moderator.empty(&knobs, true, now);
+            self.stats.mode_changes.set(turn.moderator.changes());
+            Took::Empty(next)
+        })
+    }
+
+    /// The last turn of a thread that is no longer among the waiters: looks once more, and arms if
+    /// that is what follows.
+    fn last_turn(&self, next: Next) -> Took {
+        self.turn(|turn| {
+            let n = self.sweep(turn, CHUNK as u32);
+            if n > 0 {
+                turn.moderator.found(n, now_ns());
+                return Took::Found;
+            }
+            if next == Next::Arm && self.arm(turn) {
+                return Took::Found;
+            }
+            Took::Empty(next)
+        })
+    }
+}
+
+/// Gives completions to their lanes, those of one lane in a row at once.
+fn hand_on(lanes: &[(u32, Arc<dyn Takes>)], wcs: &mut [Wc]) {
+    let now = now_ns();
+    let mut rest = wcs;
+    while let Some(first) = rest.first() {
+        let key = first.route().key;
+        let n = rest.iter().take_while(|wc| wc.route().key == key).count();
+        let (of_one, others) = rest.split_at_mut(n);
+        rest = others;
+        // Else it is of a QP that is gone.
+        if let Ok(at) = lanes.binary_search_by_key(&key, |(key, _)| *key) {
+            lanes[at].1.completed(of_one, now);
+        }
+    }
+}
+
+impl Softirq for Core {
+    fn run(&self, bottom: &Bottom<Self>) {
+        match self.softirq_turn() {
+            Took::Found | Took::Empty(Next::Spin) => {
+                bottom.kick(self.cpu);
+            }
+            Took::Empty(Next::Hold(ns)) => bottom.kick_after(self.cpu, ns),
+            Took::Empty(Next::Arm) | Took::Left => {}
+        }
+    }
+}
+
+/// What a thread that waits for operations does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// Completions were handed on: see whether one's own are among them.
+    Found,
+    /// Nothing yet: look again, after others had the CPU.
+    Again,
+    /// Sleep until the lane says that something completed; the CQs are looked at by others.
+    Sleep,
+}
+
+/// A thread that waits for its operations by looking for completions itself.
+pub(crate) struct Waiter<'a> {
+    poller: &'a Poller,
+    /// It is among those whom softirq leaves the CQs to.
+    counted: bool,
+}
+
+impl<'a> Waiter<'a> {
+    /// A thread that does not wait yet.
+    pub(crate) fn new(poller: &'a Poller) -> Self {
+        Self {
+            poller,
+            counted: false,
+        }
+    }
+
+    /// Looks once. Process context, without locks of lanes.
+    pub(crate) fn look(&mut self) -> Look {
+        let core = &*self.poller.bottom;
+        if !self.counted {
+            self.counted = true;
+            core.waiters.fetch_add(1, Relaxed);
+        }
+        let next = match core.waiter_turn() {
+            Took::Found => return Look::Found,
+            Took::Left | Took::Empty(Next::Spin) => return Look::Again,
+            Took::Empty(next) => next,
+        };
+        // First this: softirq must not leave to a thread what that no longer does.
+        self.counted = false;
+        core.waiters.fetch_sub(1, Full);
+        match core.last_turn(next) {
+            Took::Found => Look::Found,
+            Took::Empty(Next::Hold(ns)) => {
+                self.poller.bottom.kick_after(core.cpu, ns);
+                Look::Sleep
+            }
+            // Whoever has the turn has seen the note, and that one waiter less is there.
+            Took::Empty(_) | Took::Left => Look::Sleep,
+        }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if self.counted && self.poller.bottom.waiters.fetch_sub(1, Full) == 1 {
+            self.poller.kick();
+        }
+    }
+}
+
+/// A lane's place on a poller. Giving it up sleeps.
+pub(crate) struct Seat {
+    poller: Arc<Poller>,
+    /// Of the lane that gets completions.
+    key: Option<u32>,
+}
+
+impl Seat {
+    /// The poller.
+    pub(crate) fn poller(&self) -> &Arc<Poller> {
+        &self.poller
+    }
+
+    /// A CQ with room for `completions` more; makes one, if need be with room for `expected`.
+    /// Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the device has no CQ that large.
+    pub(crate) fn cq(&self, completions: u32, expected: u32) -> Result<Arc<Cq>> {
+        let poller = &self.poller;
+        let _seats = poller.seats.lock();
+        let found = poller.change(|turn| {
+            let cq = turn.cqs.iter().find(|cq| cq.room() >= completions);
+            (cq.cloned(), turn.cqs.len())
+        });
+        let len = match found {
+            (Some(cq), _) => return Ok(cq),
+            (None, len) => len,
+        };
+        let entries = expected.min(poller.device.caps().max_cqe).max(completions);
+        let cq = Cq::new(&poller.device, entries, poller.cpu(), poller.clone())?;
+        let mut cqs = KVec::with_capacity(len + 1, GFP_KERNEL)?;
+        poller.change(|turn| {
+            // Room for all was made above; nobody else changes them, as this has `seats`.
+            for old in turn.cqs.drain_all() {
+                let _ = cqs.push_within_capacity(old);
+            }
+            let _ = cqs.push_within_capacity(cq.clone());
+            core::mem::swap(&mut turn.cqs, &mut cqs);
+        });
+        // It was not armed yet.
+        poller.kick();
+        Ok(cq)
+    }
+
+    /// From here on `lane` gets the completions of the QP with that key, of which nothing may have
+    /// been posted before. Sleeps.
+    pub(crate) fn take(&mut self, key: u32, lane: Arc<dyn Takes>) -> Result {
+        let poller = self.poller.clone();
+        let _seats = poller.seats.lock();
+        let len = poller.change(|turn| turn.lanes.len());
+        let mut lanes = KVec::with_capacity(len + 1, GFP_KERNEL)?;
+        let mut lane = Some((key, lane));
+        poller.change(|turn| {
+            for old in turn.lanes.drain_all() {
+                if let Some(new) = lane.take_if(|(new, _)| *new < old.0) {
+                    let _ = lanes.push_within_capacity(new);
+                }
+                let _ = lanes.push_within_capacity(old);
+            }
+            if let Some(new) = lane.take() {
+                let _ = lanes.push_within_capacity(new);
+            }
+            core::mem::swap(&mut turn.lanes, &mut lanes);
+        });
+        self.key = Some(key);
+        Ok(())
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let poller = &self.poller;
+        let mut seats = poller.seats.lock();
+        *seats -= 1;
+        let last = *seats == 0;
+        let key = self.key;
+        let gone = poller.change(|turn| {
+            let lane = key.and_then(|key| {
+                let at = turn
+                    .lanes
+                    .binary_search_by_key(&key, |(key, _)| *key)
+                    .ok()?;
+                turn.lanes.remove(at).ok()
+            });
+            let cqs = last.then(|| core::mem::take(&mut turn.cqs));
+            (lane, cqs)
+        });
+        drop(seats);
+        // What goes, goes outside of the locks.
+        drop(gone);
+    }
+}
