@@ -45,13 +45,7 @@ policy() {
 knob() { cat "$POLICIES/$1/$2"; }
 
 # waiting MODE: the setting that makes an end wait for its completions so.
-waiting() {
-	if [ -d $POLICIES ]; then
-		policy "$1" default completion="$1" && echo "policy=$1"
-	else
-		echo "completion=$1"
-	fi
-}
+waiting() { policy "$1" default completion="$1" && echo "policy=$1"; }
 
 # tidy: removes all ends, and the policies that "policy" made.
 tidy() {
@@ -186,11 +180,9 @@ in_turn() {
 	fi
 }
 
-# beside_perftest_setup: a server, and RIVET, the settings of a client.
-beside_perftest_setup() {
-	local way
-	way=$(waiting busy) && rivet_server "$way" && RIVET=("$way")
-}
+# beside_perftest_setup: a server.
+beside_perftest_setup() { rivet_server policy=latency; }
+
 
 # beside_perftest METRIC OP SIZE: both poll. Sets rivet and other; latencies in
 # us (write and send: half a round trip), rates in operations per second at
@@ -205,7 +197,7 @@ beside_perftest_latency() { # OP SIZE
 	local op=$1 size=$2 n
 	case $2 in 65536) n=100 ;; 4096) n=500 ;; *) n=1000 ;; esac
 	run_rivet() {
-		load op="${ping[$op]}" size="$size" "${RIVET[@]}" count="$n" && rivet=$(calc "${R[lat_ns_p50]} / 1000")
+		load op="${ping[$op]}" size="$size" policy=latency count="$n" && rivet=$(calc "${R[lat_ns_p50]} / 1000")
 	}
 	run_other() { other=$(perftest_run 5 "ib_${op}_lat" -s "$size" -n "$n"); }
 	in_turn run_rivet run_other
@@ -214,7 +206,7 @@ beside_perftest_latency() { # OP SIZE
 beside_perftest_rate() { # OP SIZE
 	local op=$1 size=$2 n
 	case $2 in 65536) n=160 ;; 4096) n=1000 ;; *) n=4000 ;; esac
-	run_rivet() { load op="$op" size="$size" "${RIVET[@]}" depth=32 count="$n" && rivet=${R[iops]}; }
+	run_rivet() { load op="$op" size="$size" policy=default depth=32 count="$n" && rivet=${R[iops]}; }
 	run_other() {
 		local millions
 		millions=$(perftest_run 5 "ib_${op}_bw" -s "$size" -n "$n" -t 32) && other=$(calc "$millions * 1000000")

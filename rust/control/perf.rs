@@ -82,6 +82,7 @@ impl GroupOperations for PerfDir {
                 error: 18,
                 result: 19,
                 histogram: 20,
+                stats: 21,
             ],
         };
         let end = End::new(CString::try_from(name)?)?;
@@ -308,3 +309,4 @@ shown!(17, |board, out| Ok(writeln!(out, "{}", board.state())?));
 shown!(18, |board, out| board.write_error(out));
 shown!(19, |board, out| board.write_result(out));
 shown!(20, |board, out| board.write_histogram(out));
+shown!(21, |board, out| board.write_stats(out));

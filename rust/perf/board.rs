@@ -176,6 +176,11 @@ impl Board {
         Ok(self.totals()?.write_histogram(out)?)
     }
 
+    /// Writes `stats`.
+    pub(crate) fn write_stats(&self, out: &mut impl Write) -> Result {
+        Ok(self.totals()?.write_stats(out)?)
+    }
+
     /// Writes `error`: nothing if nothing failed.
     pub(crate) fn write_error(&self, out: &mut impl Write) -> Result {
         let inner = self.inner.lock();

@@ -819,8 +819,12 @@ impl Client {
         }
     }
 
-    pub(crate) fn polls(&self, session: &Session) -> bool {
-        self.phase == Phase::Running && (session.polls() || session.load.op == Op::WritePing)
+    pub(crate) fn polls_memory(&self, session: &Session) -> bool {
+        self.phase == Phase::Running && session.load.op == Op::WritePing
+    }
+
+    pub(crate) fn awaits_completions(&self, _session: &Session) -> bool {
+        self.phase == Phase::Running
     }
 
     pub(crate) fn is_done(&self, _session: &Session) -> bool {

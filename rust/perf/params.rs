@@ -3,6 +3,7 @@
 //! What can be set on a perf end: values, their names, their ranges. Pure: it is tested on the
 //! host too.
 
+use crate::engine::accounting;
 use crate::value::{choice, Bounds};
 use core::num::NonZeroUsize;
 
@@ -177,14 +178,14 @@ impl Load {
     }
 
     /// One operation of so many asks for a completion, which ends those before it as well. `wanted`
-    /// says how many; 0 is for: an eighth of the depth at a time, so that at small depths each does,
+    /// says how many; 0 is for: a quarter of the depth at a time, so that at small depths each does,
     /// and of the sends of a ping-pong, which nobody waits for, one in eight. With `verify` each
     /// operation that is not a ping does whatever is wanted.
     pub(crate) fn signal_every(&self, wanted: u32) -> u64 {
         match wanted {
             0 if self.op.is_ping() => 8,
             _ if self.verify && !self.op.is_ping() => 1,
-            0 => u64::from((self.depth / 8).clamp(1, 16)),
+            0 => u64::from(accounting::every(self.depth, 0)),
             wanted => u64::from(wanted),
         }
     }
@@ -459,8 +460,8 @@ mod tests {
             .signal_every(wanted)
         };
         assert_eq!(every(Op::Send, 1, false, 0), 1);
-        assert_eq!(every(Op::Send, 15, false, 0), 1);
-        assert_eq!(every(Op::Send, 32, false, 0), 4);
+        assert_eq!(every(Op::Send, 7, false, 0), 1);
+        assert_eq!(every(Op::Send, 32, false, 0), 8);
         assert_eq!(every(Op::Send, 1024, false, 0), 16);
         assert_eq!(every(Op::Send, 1024, true, 0), 1);
         assert_eq!(every(Op::SendPing, 1, false, 0), 8);

@@ -535,10 +535,16 @@ impl Server {
     }
 
     /// One-sided operations make no completion here: there is nothing to poll for.
-    pub(crate) fn polls(&self, session: &Session) -> bool {
-        let op = session.load.op;
-        (op == Op::WritePing || (op.takes_receive() && session.polls()))
-            && self.lanes.iter().any(|lane| lane.ready && !lane.finished)
+    fn is_serving(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.ready && !lane.finished)
+    }
+
+    pub(crate) fn polls_memory(&self, session: &Session) -> bool {
+        session.load.op == Op::WritePing && self.is_serving()
+    }
+
+    pub(crate) fn awaits_completions(&self, session: &Session) -> bool {
+        session.load.op.takes_receive() && self.is_serving()
     }
 
     pub(crate) fn is_done(&self, session: &Session) -> bool {

@@ -5,10 +5,10 @@
 //! # The loop
 //!
 //! Poll the CQs and act on each completion; take what others put into the mailbox; let the role
-//! ([`Role`]) make new work; ring the doorbells. When nothing moved, a session that polls (`busy`)
-//! gives the CPU to whoever wants it and looks again, and one that does not arms the CQs, looks
-//! once more, and sleeps until somebody raises its event: a CQ, the CM, a device's removal, or
-//! whoever wants it to stop. Timers are looked at about once a millisecond.
+//! ([`Role`]) make new work; ring the doorbells. When nothing moved, the policy's moderation says
+//! how to go on: give the CPU to whoever wants it and look again, sleep for some time, or arm the
+//! CQs, look once more, and sleep until somebody raises the session's event: a CQ, the CM, a
+//! device's removal, or whoever wants it to stop. Timers are looked at about once a millisecond.
 
 use super::{
     client::Client,
@@ -22,15 +22,17 @@ use super::{
 };
 use crate::{
     engine::{
-        knobs::{Completion, Knobs},
+        knobs::{Knobs, POLL_BUDGET},
+        moderation::{Moderator, Next},
         policy::Policy,
+        stats::Shared,
     },
     kapi::{
         event::Event,
         sched,
         time::{now_ns, MS},
     },
-    verbs::{self, cm, cq, device, Cq, Device, Pd, Wc, WcStatus},
+    verbs::{self, cm, cq, device, qp::QpCounts, Cq, Device, Pd, Wc, WcStatus},
 };
 use kernel::{
     new_mutex,
@@ -42,8 +44,6 @@ use kernel::{
     },
 };
 
-/// Completions that are taken at a time.
-const BUDGET: usize = 32;
 /// Rounds without progress of a polling session between looks at the clock.
 const IDLE_ROUNDS: u32 = 64;
 /// The CM moves QPs to error before it tells why: the reason is waited for so long, ns.
@@ -83,6 +83,8 @@ pub(crate) struct Mailbox {
     event: Event,
     #[pin]
     mail: Mutex<Letters>,
+    /// CQ events that the session has not counted yet.
+    cq_events: Shared,
     filled: Atomic<bool>,
     stop: Atomic<bool>,
     cq_failed: Atomic<bool>,
@@ -96,6 +98,7 @@ impl Mailbox {
             pin_init!(Self {
                 event <- Event::new(),
                 mail <- new_mutex!(Letters { mail: KVec::new(), closed: false }),
+                cq_events: Shared::new(),
                 filled: Atomic::new(false),
                 stop: Atomic::new(false),
                 cq_failed: Atomic::new(false),
@@ -141,6 +144,7 @@ impl Mailbox {
 
 impl cq::Handler for Mailbox {
     fn kick(&self) {
+        self.cq_events.add(1);
         self.event.raise();
     }
 
@@ -242,6 +246,7 @@ pub(crate) struct Session {
     keys: KVec<(u32, u32)>,
     /// Room for the completions of one poll.
     wcs: KVec<Wc>,
+    moderator: Moderator,
     pub(crate) control: Option<Control>,
     pub(crate) fabric: Option<Fabric>,
     /// The data connection of which work requests were flushed first, and when, ns.
@@ -305,12 +310,13 @@ impl Session {
             conns: KVec::new(),
             keys: KVec::new(),
             wcs: {
-                let mut wcs = KVec::with_capacity(BUDGET, GFP_KERNEL)?;
-                for _ in 0..BUDGET {
+                let mut wcs = KVec::with_capacity(POLL_BUDGET.max as usize, GFP_KERNEL)?;
+                for _ in 0..POLL_BUDGET.max {
                     wcs.push(Wc::EMPTY, GFP_KERNEL)?;
                 }
                 wcs
             },
+            moderator: Moderator::new(now_ns()),
             control: None,
             fabric: None,
             flushed: None,
@@ -379,15 +385,6 @@ impl Session {
             ));
         }
         Ok(())
-    }
-
-    /// Whether an idle session polls instead of sleeping, by its policy of this moment. A session has
-    /// these two ways only: it does not hold events back, and `adaptive` does not sleep.
-    pub(crate) fn polls(&self) -> bool {
-        match self.settings.policy.completion() {
-            Completion::Interrupt | Completion::Coalesce => false,
-            Completion::Busy | Completion::Adaptive => true,
-        }
     }
 
     /// The control connection.
@@ -475,14 +472,35 @@ impl Session {
                 continue;
             }
             idle = if idle >= IDLE_ROUNDS { 1 } else { idle + 1 };
-            if role.polls(self) {
-                sched::yield_to_others();
-                cpu_relax();
-            } else {
-                self.sleep(role);
-                idle = 0;
+            match self.wait_how(role) {
+                Next::Spin => {
+                    sched::yield_to_others();
+                    cpu_relax();
+                }
+                Next::Hold(ns) => {
+                    self.mailbox.event.wait_ns(ns);
+                    idle = 0;
+                }
+                Next::Arm => {
+                    self.sleep(role);
+                    idle = 0;
+                }
             }
         }
+    }
+
+    /// How a session goes on that found nothing to do.
+    fn wait_how(&mut self, role: &Role) -> Next {
+        if role.polls_memory(self) {
+            return Next::Spin;
+        }
+        if !role.awaits_completions(self) {
+            return Next::Arm;
+        }
+        let rules = self.settings.policy.moderation();
+        let next = self.moderator.empty(&rules, true, self.now);
+        self.stats.poller.mode_changes.set(self.moderator.changes());
+        next
     }
 
     /// Sleeps until something happens or a timer is due, unless something has happened already.
@@ -490,6 +508,7 @@ impl Session {
         if let Some(fabric) = &self.fabric {
             let mut missed = false;
             for cq in fabric.cqs.iter() {
+                self.stats.poller.arms.add(1);
                 missed |= cq.arm();
             }
             if missed {
@@ -506,6 +525,8 @@ impl Session {
         });
         let ns = control.min(role.next_tick(self)).min(reason);
         self.mailbox.event.wait((ns / MS) as u32 + 1);
+        let events = self.mailbox.cq_events.take();
+        self.stats.poller.cq_events.add(events);
     }
 
     /// Takes completions and acts on them.
@@ -513,15 +534,21 @@ impl Session {
         // Out of the session meanwhile, so that the roles can have the session.
         let mut wcs = core::mem::take(&mut self.wcs);
         let mut outcome = Ok(());
+        let budget = self.settings.policy.moderation().poll_budget as usize;
         let mut at = 0;
         while let Some(cq) = self.fabric.as_ref().and_then(|fabric| fabric.cqs.get(at)) {
             at += 1;
-            let wcs = cq.poll(&mut wcs).because("polling")?;
+            let room = budget.min(wcs.len());
+            let wcs = cq.poll(&mut wcs[..room]).because("polling")?;
+            self.stats.poller.polls.add(1);
             if wcs.is_empty() {
+                self.stats.poller.empty_polls.add(1);
                 continue;
             }
             self.moved = true;
             self.now = now_ns();
+            self.moderator.found(wcs.len() as u32, self.now);
+            self.stats.lane.completions.add(wcs.len() as u64);
             for wc in wcs {
                 match &outcome {
                     Ok(()) => outcome = self.dispatch(role, wc),
@@ -632,8 +659,18 @@ impl Session {
         Ok(())
     }
 
+    /// Shows what the data QPs have counted.
+    fn publish(&self) {
+        let mut sum = QpCounts::default();
+        for conn in self.conns.iter() {
+            sum.add(&conn.qp.counts());
+        }
+        self.stats.lane.posted(&sum);
+    }
+
     /// What has to be looked at now and then.
     fn tick(&mut self, role: &mut Role) -> Outcome {
+        self.publish();
         if self.mailbox.cq_failed.load(Relaxed) {
             return Err(Failure::new(EIO, fmt!("a completion queue failed")));
         }
@@ -704,6 +741,7 @@ impl Session {
                 self.mailbox.event.wait(1);
             }
         }
+        self.publish();
         let left = self.outstanding();
         if left > 0 {
             pr_warn!(
@@ -789,11 +827,19 @@ impl Role {
         }
     }
 
-    /// Whether it polls instead of sleeping, now.
-    fn polls(&self, session: &Session) -> bool {
+    /// Whether it waits, now, for what only looking at memory tells.
+    fn polls_memory(&self, session: &Session) -> bool {
         match self {
-            Role::Client(client) => client.polls(session),
-            Role::Server(server) => server.polls(session),
+            Role::Client(client) => client.polls_memory(session),
+            Role::Server(server) => server.polls_memory(session),
+        }
+    }
+
+    /// Whether completions of operations are what it waits for now.
+    fn awaits_completions(&self, session: &Session) -> bool {
+        match self {
+            Role::Client(client) => client.awaits_completions(session),
+            Role::Server(server) => server.awaits_completions(session),
         }
     }
 

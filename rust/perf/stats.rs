@@ -2,41 +2,13 @@
 
 //! What a session counts.
 //!
-//! One thread writes, anyone reads at any time: the counters are atomics that the writer loads and
-//! stores, which costs what a plain variable costs. A reader may see an operation in one counter
-//! and not yet in another.
+//! One thread writes, anyone reads at any time ([`Counter`]). A reader may see an operation in one
+//! counter and not yet in another.
 
 use super::histogram::{self, BUCKETS};
+use crate::engine::stats::{Counter, LaneCounts, LaneStats, PollerCounts, PollerStats};
 use core::fmt::{self, Write};
-use kernel::{
-    prelude::*,
-    sync::atomic::{Atomic, Relaxed},
-};
-
-/// A counter with one writer.
-pub(crate) struct Counter(Atomic<u64>);
-
-impl Counter {
-    const fn new() -> Self {
-        Self(Atomic::new(0))
-    }
-
-    /// By the writer only.
-    pub(crate) fn add(&self, n: u64) {
-        self.0
-            .store(self.0.load(Relaxed).saturating_add(n), Relaxed);
-    }
-
-    /// By the writer only.
-    pub(crate) fn set(&self, n: u64) {
-        self.0.store(n, Relaxed);
-    }
-
-    /// By anyone.
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
+use kernel::prelude::*;
 
 /// Counters of one session.
 pub(crate) struct Stats {
@@ -58,6 +30,10 @@ pub(crate) struct Stats {
     min: Counter,
     max: Counter,
     buckets: KVVec<Counter>,
+    /// What the engine counts of its data connections.
+    pub(crate) lane: LaneStats,
+    /// What it counts of looking for completions.
+    pub(crate) poller: PollerStats,
 }
 
 impl Stats {
@@ -67,6 +43,8 @@ impl Stats {
         for _ in 0..BUCKETS {
             buckets.push(Counter::new(), GFP_KERNEL)?;
         }
+        let min = Counter::new();
+        min.set(u64::MAX);
         Ok(Self {
             ops: Counter::new(),
             bytes: Counter::new(),
@@ -76,9 +54,11 @@ impl Stats {
             first: Counter::new(),
             last: Counter::new(),
             sum: Counter::new(),
-            min: Counter(Atomic::new(u64::MAX)),
+            min,
             max: Counter::new(),
             buckets,
+            lane: LaneStats::new(),
+            poller: PollerStats::new(),
         })
     }
 
@@ -129,11 +109,15 @@ pub(crate) struct Totals {
     min: u64,
     max: u64,
     buckets: KVVec<u64>,
+    lane: LaneCounts,
+    poller: PollerCounts,
 }
 
 impl Totals {
     /// Adds a session's counters.
     pub(crate) fn add(&mut self, stats: &Stats) -> Result {
+        self.lane.add(&stats.lane.read());
+        self.poller.add(&stats.poller.read());
         self.sum_up(
             [
                 &stats.ops,
@@ -157,6 +141,8 @@ impl Totals {
         if other.buckets.is_empty() {
             return Ok(());
         }
+        self.lane.add(&other.lane);
+        self.poller.add(&other.poller);
         self.sum_up(
             [
                 other.ops,
@@ -237,6 +223,12 @@ impl Totals {
         writeln!(out, "lat_ns_p99 {}", within(p99))?;
         writeln!(out, "lat_ns_p99_9 {}", within(p99_9))?;
         writeln!(out, "lat_ns_max {}", self.max)
+    }
+
+    /// The lines of `stats`.
+    pub(crate) fn write_stats(&self, out: &mut impl Write) -> fmt::Result {
+        self.lane.write(out)?;
+        self.poller.write(out)
     }
 
     /// The lines of `histogram`.
