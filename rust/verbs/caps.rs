@@ -122,6 +122,8 @@ pub(crate) struct Caps {
     pub(crate) max_qp_rd_atom: u32,
     /// Outstanding READs and atomics that a QP may have as their initiator.
     pub(crate) max_qp_init_rd_atom: u32,
+    /// Memory regions.
+    pub(crate) max_mr: u32,
     /// Pages of a fast registration.
     pub(crate) max_fast_reg_pages: u32,
     /// Work requests of an SRQ.
@@ -148,6 +150,7 @@ impl Caps {
             max_cqe: attr.max_cqe,
             max_qp_rd_atom: attr.max_qp_rd_atom,
             max_qp_init_rd_atom: attr.max_qp_init_rd_atom,
+            max_mr: attr.max_mr,
             max_fast_reg_pages: attr.max_fast_reg_page_list_len,
             max_srq_wr: attr.max_srq_wr,
             max_srq_sge: attr.max_srq_sge,

@@ -20,9 +20,9 @@
 //!
 //! Each registration has a number, by which a LOCAL_INV names what it ends. For a [`RegisteredMr`]
 //! the REG_MR has completed, so a LOCAL_INV comes after it. A [`Registration`] is still owned by
-//! the token of its REG_MR; it can be ended only in the same chain, behind it, and its work
-//! requests are all made on one QP. So when chain and token are back, that LOCAL_INV was the last
-//! that happened to it.
+//! the token of its REG_MR; it can be ended only in the same chain, behind it, or when that is
+//! known to be done ([`Registration::confirm`]), and its work requests are all made on one QP. So
+//! when chain and token are back, that LOCAL_INV was the last that happened to it.
 //!
 //! A peer names a key, and keys come again. It can only end what was a [`RegisteredMr`] when its
 //! message was seen, which is told by a second number, from [`Registration::done`].
@@ -155,6 +155,7 @@ impl Mr {
                 access,
                 number,
                 qp: Atomic::new(0),
+                confirmed: Atomic::new(false),
             }),
             memory: ManuallyDrop::new(memory),
             id: 0,
@@ -233,6 +234,8 @@ pub(crate) struct Described {
     pub(super) number: u64,
     /// The key of the QP on which it is registered, with a bit more; 0 for none.
     qp: Atomic<u64>,
+    /// Its REG_MR was seen to be done.
+    confirmed: Atomic<bool>,
 }
 
 impl Described {
@@ -312,8 +315,20 @@ impl<C: Cover> Registration<C> {
         self.0.sge(range)
     }
 
-    /// Takes region and memory back, with the proof that a LOCAL_INV in the chain of its REG_MR
-    /// was done; see [`RegisteredMr::reclaim`]. A peer's invalidation is no proof here.
+    /// Notes that its REG_MR is done, for who shares it and cannot have it [done](Self::done):
+    /// LOCAL_INVs of other chains may name it from now on. Returns whether that is the proof.
+    pub(crate) fn confirm(&self, proof: &Revocation<'_>) -> bool {
+        let described = &self.0.described;
+        let done = matches!(&proof.what, Revoked::By(chain)
+            if chain.have(send_queue::Effect::Registers, described.number));
+        if done {
+            described.confirmed.store(true, Relaxed);
+        }
+        done
+    }
+
+    /// Takes region and memory back, with the proof that a LOCAL_INV of it was done; see
+    /// [`RegisteredMr::reclaim`]. A peer's invalidation is no proof here.
     pub(crate) fn reclaim(self, proof: &Revocation<'_>) -> core::result::Result<(Mr, C), Self> {
         if self.0.is_ended_by(proof) {
             Ok(self.0.into_parts())
@@ -329,7 +344,7 @@ impl<C: Cover> Registered for Registration<C> {
     }
 
     fn is_registered(&self) -> bool {
-        false
+        self.0.described.confirmed.load(Relaxed)
     }
 }
 
@@ -436,8 +451,8 @@ impl<C: Cover> Registered for RegisteredMr<C> {
     }
 }
 
-/// Proof that registrations are no longer valid, from [`super::Qp::take_send`] (of LOCAL_INVs) or
-/// [`super::Qp::take_recv`] (of the peer's SEND with invalidate).
+/// Proof of what became of registrations, from [`super::Qp::take_send`] (that REG_MRs and LOCAL_INVs
+/// are done) or [`super::Qp::take_recv`] (of the peer's SEND with invalidate).
 pub(crate) struct Revocation<'c> {
     pub(super) what: Revoked<'c>,
     pub(super) pd: &'c Pd,

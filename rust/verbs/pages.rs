@@ -12,7 +12,7 @@
 use super::Buffer;
 use crate::sys;
 use core::{ops::Range, ptr::NonNull};
-use kernel::{prelude::*, sync::Arc};
+use kernel::{page::PAGE_SIZE, prelude::*, sync::Arc};
 
 /// Bytes that are in one piece, in physical memory as well as in the kernel's map of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +40,30 @@ impl Piece {
 pub(crate) unsafe trait PageList: Send + 'static {
     /// The pieces, in order.
     fn pieces(&self) -> impl Iterator<Item = Piece>;
+
+    /// Numbers the pages that `range` of the bytes touches, in order, so that a page has one number
+    /// as long as it is allocated; returns how many. Pieces must have no gap within a page.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is no such range, `ENOSPC` if `out` is too short.
+    fn frames(&self, range: Range<usize>, out: &mut [u64]) -> Result<usize>
+    where
+        Self: Sized,
+    {
+        let mut n = 0;
+        for_each_in(self, range, |piece| {
+            // The linear map has a page at one address.
+            let first = piece.start.as_ptr().addr() / PAGE_SIZE;
+            let last = (piece.start.as_ptr().addr() + (piece.len - 1)) / PAGE_SIZE;
+            for frame in first..=last {
+                *out.get_mut(n).ok_or(ENOSPC)? = frame as u64;
+                n += 1;
+            }
+            Ok(())
+        })?;
+        Ok(n)
+    }
 
     /// Bytes in all.
     fn total(&self) -> usize {
@@ -85,6 +109,53 @@ pub(super) fn for_each_in<P: PageList>(
         return Err(EINVAL);
     }
     Ok(())
+}
+
+/// Copies bytes of `pages` from `offset` on. Does not sleep.
+///
+/// # Errors
+///
+/// `EINVAL` if there are not so many.
+pub(crate) fn read<P: PageList>(pages: &P, offset: usize, to: &mut [u8]) -> Result {
+    let end = offset.checked_add(to.len()).ok_or(EINVAL)?;
+    let mut at = 0;
+    for_each_in(pages, offset..end, |piece| {
+        let to = to.get_mut(at..at + piece.len).ok_or(EINVAL)?;
+        at += piece.len;
+        // SAFETY: The piece stays as long as `pages` (`PageList`), and `to` is as long and another
+        // allocation, as nobody has a reference to the bytes of the piece.
+        unsafe {
+            sys::rivet_copy(
+                to.as_mut_ptr().cast(),
+                piece.start.as_ptr().cast(),
+                to.len(),
+            )
+        };
+        Ok(())
+    })
+}
+
+/// Copies bytes to `pages` from `offset` on. Does not sleep.
+///
+/// # Errors
+///
+/// `EINVAL` if there is no room for them.
+pub(crate) fn write<P: PageList>(pages: &P, offset: usize, from: &[u8]) -> Result {
+    let end = offset.checked_add(from.len()).ok_or(EINVAL)?;
+    let mut at = 0;
+    for_each_in(pages, offset..end, |piece| {
+        let from = from.get(at..at + piece.len).ok_or(EINVAL)?;
+        at += piece.len;
+        // SAFETY: As in `read`, the other way round.
+        unsafe {
+            sys::rivet_copy(
+                piece.start.as_ptr().cast(),
+                from.as_ptr().cast(),
+                from.len(),
+            )
+        };
+        Ok(())
+    })
 }
 
 /// Pieces of buffers, with a reference to the pages of each: they stay, whatever becomes of the

@@ -452,6 +452,13 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             .post_marker(self.marker_ah.as_ref().map(Ah::as_raw))
     }
 
+    /// What [`Qp::enter_error`] does behind the move, for a QP that [`CmId::disconnect`] has moved to
+    /// error. Does not sleep.
+    pub(crate) fn mark_end(&mut self) -> Result {
+        self.sends
+            .post_marker(self.marker_ah.as_ref().map(Ah::as_raw))
+    }
+
     /// Stages a work request. `build` gets the token and may name its memory and nothing else that
     /// does not live forever; the token comes back from [`Qp::take_send`].
     ///

@@ -49,8 +49,8 @@ pub(super) struct Member {
     /// Of the last in a chain: how many the chain has. 0 for the others.
     chain: u32,
     pub(super) effect: Effect,
-    /// Of the last in a chain: whether a member ends a registration.
-    revoking: bool,
+    /// Of the last in a chain: whether a member begins or ends a registration.
+    proving: bool,
     /// The driver did not take it.
     refused: bool,
 }
@@ -60,7 +60,7 @@ impl Member {
         registration: 0,
         chain: 0,
         effect: Effect::None,
-        revoking: false,
+        proving: false,
         refused: false,
     };
 }
@@ -180,7 +180,7 @@ pub(crate) struct Members<'q, 't> {
     queue: &'q mut Posting,
     n: u32,
     unsignaled: u32,
-    revoking: bool,
+    proving: bool,
     error: Option<Error>,
     _token: PhantomData<&'t ()>,
 }
@@ -238,7 +238,7 @@ impl<'t> Members<'_, 't> {
             effect: finished.effect,
             ..Member::NONE
         };
-        self.revoking |= finished.effect == Effect::Revokes;
+        self.proving |= finished.effect != Effect::None;
         queue.signaled += u64::from(finished.signaled);
         self.unsignaled = if finished.signaled {
             0
@@ -269,7 +269,7 @@ impl<'t> Members<'_, 't> {
         let at = queue.at(queue.head.wrapping_add(last));
         let member = &mut queue.ring[at];
         member.chain = self.n;
-        member.revoking = self.revoking;
+        member.proving = self.proving;
         queue.head = queue.head.wrapping_add(self.n) & MASK;
         // SAFETY: `add` finished each of them since the last staging. They name memory of the
         // token, which the caller puts into the ring.
@@ -374,7 +374,7 @@ impl<S> SendQueue<S> {
             queue: &mut self.posting,
             n: 0,
             unsignaled,
-            revoking: false,
+            proving: false,
             error: None,
             _token: PhantomData,
         };
@@ -441,7 +441,7 @@ impl<S> SendQueue<S> {
             // An error proves nothing about what was posted before it: that may have had an error
             // of its own, which the owner did not look at.
             let proven =
-                member.revoking && status == WcStatus::Success && wc.status() == WcStatus::Success;
+                member.proving && status == WcStatus::Success && wc.status() == WcStatus::Success;
             let chain = Neighbours {
                 ring: &queue.ring,
                 first: queue.tail.wrapping_sub(member.chain),

@@ -120,7 +120,7 @@ pub(crate) struct Done<'c, T> {
     pub(crate) token: T,
     /// How it ended. Of a chain, the first error, if there was one.
     pub(crate) status: WcStatus,
-    /// That it ended registrations, if it did.
+    /// What it did to registrations, if it did something.
     pub(crate) revocation: Option<Revocation<'c>>,
 }
 
