@@ -148,6 +148,10 @@ bool rivet_node_online(unsigned int node);
 void rivet_configfs_add_default_group(struct config_group *new_group,
 				      struct config_group *group);
 
+int rivet_cpu_to_node(unsigned int cpu);
+/* Move the calling task to cpu for good, if that is online. */
+void rivet_stay_on(unsigned int cpu);
+
 /* Give the CPU to who has been chosen for it, now or lazily. */
 void rivet_resched(void);
 /* The same, and to any other task that waits for it. */

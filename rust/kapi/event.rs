@@ -52,6 +52,12 @@ impl Event {
         unsafe { sys::rivet_event_wait_ns(self.raw.get(), ns) }
     }
 
+    /// Takes the event if it is raised. Any context.
+    pub(crate) fn take(&self) -> bool {
+        // SAFETY: Initialised (type invariant).
+        unsafe { sys::rivet_event_take(self.raw.get()) }
+    }
+
     /// As [`Event::wait`], but ends with `EINTR` when the task gets a signal.
     pub(crate) fn wait_interruptible(&self, ms: u32) -> Result<bool> {
         let jiffies = msecs_to_jiffies(ms).max(1);

@@ -77,6 +77,14 @@ where
     started
 }
 
+/// Has the calling thread, one from [`spawn`], run on `cpu` alone, if that is online and it does not
+/// already. A CPU that goes offline sends its threads elsewhere and does not call them back, so a
+/// thread that wants to be there says so now and then. May sleep.
+pub(crate) fn stay_on(cpu: u32) {
+    // SAFETY: The helper checks the number, and whether the thread may be moved.
+    unsafe { sys::rivet_stay_on(cpu) };
+}
+
 impl Drop for Thread {
     fn drop(&mut self) {
         // SAFETY: By the type invariant, and given up here.

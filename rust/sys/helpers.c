@@ -11,6 +11,7 @@
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
 #include <linux/sched/stat.h>
+#include <linux/topology.h>
 #include <net/net_namespace.h>
 #include <rivet/helpers.h>
 
@@ -384,4 +385,18 @@ void rivet_bottom_end(struct rivet_bottom *bottom)
 	/* In this order: neither can start the other any more. */
 	disable_work_sync(&bottom->work);
 	hrtimer_cancel(&bottom->timer);
+}
+
+int rivet_cpu_to_node(unsigned int cpu)
+{
+	return cpu_to_node(cpu < nr_cpu_ids && cpu_possible(cpu) ? cpu : 0);
+}
+
+void rivet_stay_on(unsigned int cpu)
+{
+	if (raw_smp_processor_id() == cpu && current->nr_cpus_allowed == 1)
+		return;
+	if (cpu < nr_cpu_ids && cpu_online(cpu))
+		/* It may just have gone: then the next time. */
+		set_cpus_allowed_ptr(current, cpumask_of(cpu));
 }
