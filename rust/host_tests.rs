@@ -14,6 +14,7 @@ mod engine {
     pub(crate) mod knobs;
     pub(crate) mod moderation;
     pub(crate) mod mr_cache;
+    pub(crate) mod placement;
 }
 
 mod perf {

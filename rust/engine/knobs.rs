@@ -40,7 +40,7 @@ choice! {
         Fast = 2, "fast";
         /// Registrations are kept valid, and found again by what they cover.
         Cached = 3, "cached";
-        /// Payloads are copied into memory that was registered once.
+        /// Payloads up to 64 KiB are copied, through memory that is mapped once; `fast` above.
         Copy = 4, "copy";
         /// `copy` up to `copy_threshold`, `fast` above.
         Auto = 5, "auto";
@@ -108,7 +108,7 @@ pub(crate) const POLL_BUDGET: Bounds = Bounds { min: 1, max: 256 };
 /// Largest payload that `auto` copies, bytes.
 pub(crate) const COPY_THRESHOLD: Bounds = Bounds {
     min: 0,
-    max: 1 << 20,
+    max: 1 << 16,
 };
 /// Registrations that are kept.
 pub(crate) const MR_CACHE_ENTRIES: Bounds = Bounds { min: 0, max: 65536 };

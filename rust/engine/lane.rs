@@ -36,7 +36,13 @@ pub(crate) trait Service: Sized + Send + Unpin + 'static {
     type After: Default;
 
     /// A completion of the lane's QP. The lock is held.
-    fn completed(&mut self, queue: &mut Queue<Self>, wc: &mut Wc, after: &mut Self::After);
+    fn completed(
+        &mut self,
+        queue: &mut Queue<Self>,
+        wc: &mut Wc,
+        stats: &LaneStats,
+        after: &mut Self::After,
+    );
 
     /// The lock was given back. Softirq or a thread; must not sleep.
     fn after(shared: &Self::Shared, after: Self::After);
@@ -89,7 +95,7 @@ struct Inner<S: Service> {
 #[pin_data]
 pub(crate) struct Lane<S: Service, G: Guard = Percpu> {
     /// Counters.
-    pub(crate) stats: LaneStats,
+    pub(crate) stats: Arc<LaneStats>,
     /// What can be reached without the lock.
     pub(crate) shared: S::Shared,
     guard: G,
@@ -113,9 +119,10 @@ impl<S: Service, G: Guard> Lane<S, G> {
                 failed: None,
             },
         };
+        let stats = Arc::new(LaneStats::new(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
-                stats: LaneStats::new(),
+                stats,
                 shared,
                 guard,
                 inner <- new_spinlock_irq!(inner),
@@ -150,7 +157,7 @@ impl<S: Service, G: Guard> Takes for Lane<S, G> {
             queue.now = now;
             for wc in wcs {
                 stats.completions.add(1);
-                service.completed(queue, wc, &mut after);
+                service.completed(queue, wc, stats, &mut after);
             }
         });
         S::after(&self.shared, after);

@@ -61,7 +61,8 @@ pub(crate) enum Next {
 /// The state of one poller's decisions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moderator {
-    mode: Mode,
+    /// Of those who may not spin, and of those who may: both may look in turn.
+    modes: [Mode; 2],
     /// From one find to the next, ns, on the average.
     wait: u64,
     /// From one completion to the next, ns, on the average.
@@ -77,7 +78,7 @@ impl Moderator {
     /// A poller that begins at `now`, in ns of any clock that does not go back.
     pub(crate) const fn new(now: u64) -> Self {
         Self {
-            mode: Mode::Interrupt,
+            modes: [Mode::Interrupt; 2],
             wait: LONGEST,
             gap: LONGEST,
             last: now,
@@ -101,8 +102,9 @@ impl Moderator {
     /// A poll found nothing: what next. `may_spin` says whether the context allows it.
     pub(crate) fn empty(&mut self, rules: &Rules, may_spin: bool, now: u64) -> Next {
         let mode = self.choose(rules, may_spin);
-        if mode != self.mode {
-            self.mode = mode;
+        let before = &mut self.modes[usize::from(may_spin)];
+        if mode != *before {
+            *before = mode;
             self.changes = self.changes.wrapping_add(1);
         }
         match mode {
@@ -124,7 +126,8 @@ impl Moderator {
         // Entered at half of the limit.
         let within = |mode: Mode, average: u64, usecs: u32| {
             let limit = u64::from(usecs) * US;
-            average <= if self.mode == mode { limit } else { limit / 2 }
+            let now = self.modes[usize::from(may_spin)];
+            average <= if now == mode { limit } else { limit / 2 }
         };
         match rules.completion {
             Completion::Interrupt => Mode::Interrupt,
@@ -144,9 +147,10 @@ impl Moderator {
         }
     }
 
-    /// How completions are waited for now.
-    pub(crate) fn mode(&self) -> Mode {
-        self.mode
+    /// How those who may spin wait for completions now.
+    #[cfg(test)]
+    fn mode(&self) -> Mode {
+        self.modes[1]
     }
 
     /// How often that has changed.

@@ -5,7 +5,10 @@
 //! Whoever runs by a policy holds an [`InUse`] of it until the last of its connections is gone;
 //! as long as there is one, the policy's directory cannot be removed.
 
-use super::knobs::{Completion, Knobs, Moderation};
+use super::{
+    knobs::{Completion, Knobs, Moderation},
+    poller::Poller,
+};
 use crate::kapi::configfs::Dependency;
 use core::ops::Deref;
 use kernel::{
@@ -65,6 +68,9 @@ pub(crate) struct Policy {
     #[pin]
     knobs: Mutex<Knobs>,
     users: Atomic<u32>,
+    /// Those of its connections. See [`super::poller`].
+    #[pin]
+    pub(super) pollers: Mutex<KVec<Arc<Poller>>>,
 }
 
 impl Policy {
@@ -76,6 +82,7 @@ impl Policy {
                 name,
                 knobs <- new_mutex!(knobs),
                 users: Atomic::new(0),
+                pollers <- new_mutex!(KVec::new()),
             }),
             GFP_KERNEL,
         )

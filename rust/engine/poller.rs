@@ -33,13 +33,14 @@
 //!
 //! # Lifetime
 //!
-//! Lanes sit on a poller ([`Seat`]). A CQ's handler keeps the poller alive and the poller its CQs;
-//! the last seat that is given up breaks that circle.
+//! There is one poller for each CPU, device and policy, as long as lanes sit on it ([`Seat`]); the
+//! policy has the list. A CQ's handler keeps the poller alive and the poller its CQs; the last seat
+//! that is given up breaks that circle.
 
 use super::{
     moderation::{Moderator, Next},
     policy::Policy,
-    stats::{PollerCounts, PollerStats},
+    stats::PollerStats,
 };
 use crate::{
     kapi::{
@@ -96,7 +97,7 @@ struct Core {
     note: Atomic<bool>,
     /// Threads that take turns.
     waiters: Atomic<u32>,
-    stats: PollerStats,
+    stats: Arc<PollerStats>,
 }
 
 /// A CPU's share of completion handling for one device and policy.
@@ -111,8 +112,7 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// A poller without CQs for `cpu`. Sleeps.
-    pub(crate) fn new(device: &Arc<Device>, policy: &Arc<Policy>, cpu: u32) -> Result<Arc<Self>> {
+    fn new(device: &Arc<Device>, policy: &Arc<Policy>, cpu: u32) -> Result<Arc<Self>> {
         let mut wcs = KVVec::with_capacity(CHUNK, GFP_KERNEL)?;
         for _ in 0..CHUNK {
             wcs.push(Wc::EMPTY, GFP_KERNEL)?;
@@ -129,7 +129,7 @@ impl Poller {
             turn <- new_spinlock!(turn),
             note: Atomic::new(false),
             waiters: Atomic::new(0),
-            stats: PollerStats::new(),
+            stats: Arc::new(PollerStats::new(), GFP_KERNEL)?,
         });
         Arc::pin_init(
             try_pin_init!(Self {
@@ -146,18 +146,29 @@ impl Poller {
         self.bottom.cpu
     }
 
-    /// What it has counted. Any context.
-    pub(crate) fn counts(&self) -> PollerCounts {
-        self.bottom.stats.read()
+    /// What it counts.
+    pub(crate) fn stats(&self) -> &Arc<PollerStats> {
+        &self.bottom.stats
     }
 
-    /// Takes a seat for a lane to be. Sleeps.
-    pub(crate) fn sit(self: &Arc<Self>) -> Seat {
-        *self.seats.lock() += 1;
-        Seat {
-            poller: self.clone(),
-            key: None,
-        }
+    /// Takes a seat for a lane to be on the poller of that CPU, device and policy; makes the poller
+    /// if there is none. Sleeps.
+    pub(crate) fn sit(policy: &Arc<Policy>, device: &Arc<Device>, cpu: u32) -> Result<Seat> {
+        let mut pollers = policy.pollers.lock();
+        let found = pollers
+            .iter()
+            .find(|poller| poller.cpu() == cpu && Arc::ptr_eq(&poller.device, device));
+        let poller = match found {
+            Some(poller) => poller.clone(),
+            None => {
+                let poller = Self::new(device, policy, cpu)?;
+                pollers.push(poller.clone(), GFP_KERNEL)?;
+                poller
+            }
+        };
+        *poller.seats.lock() += 1;
+        drop(pollers);
+        Ok(Seat { poller, key: None })
     }
 
     /// Changes what the turn works with, in process context.
@@ -367,9 +378,13 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Looks once. Process context, without locks of lanes.
+    /// Looks once, if the policy lets it poll. Process context, without locks of lanes.
     pub(crate) fn look(&mut self) -> Look {
         let core = &*self.poller.bottom;
+        if !core.policy.completion().may_poll() {
+            self.leave();
+            return Look::Sleep;
+        }
         if !self.counted {
             self.counted = true;
             core.waiters.fetch_add(1, Relaxed);
@@ -394,11 +409,19 @@ impl<'a> Waiter<'a> {
     }
 }
 
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        if self.counted && self.poller.bottom.waiters.fetch_sub(1, Full) == 1 {
+impl Waiter<'_> {
+    /// Leaves the CQs to softirq, if this was the last that looked at them.
+    fn leave(&mut self) {
+        if core::mem::take(&mut self.counted) && self.poller.bottom.waiters.fetch_sub(1, Full) == 1
+        {
             self.poller.kick();
         }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -476,6 +499,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let poller = &self.poller;
+        let mut pollers = poller.bottom.policy.pollers.lock();
         let mut seats = poller.seats.lock();
         *seats -= 1;
         let last = *seats == 0;
@@ -492,7 +516,10 @@ impl Drop for Seat {
             (lane, cqs)
         });
         drop(seats);
+        let at = pollers.iter().position(|other| Arc::ptr_eq(other, poller));
+        let unlisted = at.filter(|_| last).and_then(|at| pollers.remove(at).ok());
+        drop(pollers);
         // What goes, goes outside of the locks.
-        drop(gone);
+        drop((gone, unlisted));
     }
 }

@@ -88,6 +88,11 @@ macro_rules! counters {
                 $(self.$field = self.$field.saturating_add(other.$field);)*
             }
 
+            /// What was counted since they were `before`.
+            pub(crate) fn since(&self, before: &Self) -> Self {
+                $copy { $($field: self.$field.saturating_sub(before.$field),)* }
+            }
+
             /// Writes them as `key value` lines.
             pub(crate) fn write(&self, out: &mut impl Write) -> fmt::Result {
                 $(writeln!(out, concat!(stringify!($field), " {}"), self.$field)?;)*

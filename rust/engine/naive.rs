@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The slow choices, which exist to be compared with: `lock=global` and `memory=register`. They
+//! take the places of [`super::lane::Percpu`] and [`super::memory::Memory`] as types, so that the
+//! fast path has no branch for them. Nothing in here is slower than the textbook.
+
+use super::{
+    lane::Guard,
+    memory::{Read, Reader, Remains, Source, Step},
+    stats::{LaneStats, Shared},
+};
+use crate::verbs::{
+    wc::Done, Access, Direction, MappedPages, Mr, Pd, Qp, RegisteredMr, Registration, SgTable,
+    WcStatus,
+};
+use kernel::{
+    new_spinlock_irq,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{Arc, SpinLockIrq, SpinLockIrqGuard},
+};
+
+/// One lock for all lanes that share it.
+#[pin_data]
+pub(crate) struct GlobalLock {
+    #[pin]
+    lock: SpinLockIrq<()>,
+}
+
+impl GlobalLock {
+    /// Sleeps.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self { lock <- new_spinlock_irq!(()) }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+/// `lock=global`: a lane's guard that other lanes have as well.
+pub(crate) struct Global(pub(crate) Arc<GlobalLock>);
+
+impl Guard for Global {
+    type Held<'a> = SpinLockIrqGuard<'a, ()>;
+
+    fn hold(&self, waits: &Shared) -> Self::Held<'_> {
+        self.0.lock.try_lock().unwrap_or_else(|| {
+            waits.add(1);
+            self.0.lock.lock()
+        })
+    }
+}
+
+/// `memory=register`: each operation allocates a region, registers it, and waits for that; reads,
+/// and waits; invalidates it, and waits; and frees it.
+pub(crate) struct Register<P: Source> {
+    /// Regions that operations are done with. Has room for all that there can be.
+    remains: KVec<Remains<P>>,
+}
+
+impl<P: Source> Register<P> {
+    /// For `depth` operations at a time. Sleeps.
+    pub(crate) fn new(depth: u32) -> Result<Self> {
+        Ok(Self {
+            remains: KVec::with_capacity(depth as usize * 2, GFP_KERNEL)?,
+        })
+    }
+
+    fn leave(&mut self, remains: Remains<P>) {
+        let _ = self.remains.push_within_capacity(remains);
+    }
+}
+
+/// Token of one of the steps of a READ.
+pub(crate) enum Stage<P: Source, U> {
+    /// REG_MR.
+    Register(Read<U>, Registration<MappedPages<P>>),
+    /// READ.
+    Read(Read<U>, RegisteredMr<MappedPages<P>>),
+    /// LOCAL_INV.
+    Invalidate(Read<U>, RegisteredMr<MappedPages<P>>),
+}
+
+impl<P: Source, U: Send + 'static> Reader<P, U> for Register<P> {
+    type Token = Stage<P, U>;
+    type Fresh = (Mr, SgTable);
+
+    const LONGEST: u32 = 1;
+
+    fn at_once() -> Option<Self::Fresh> {
+        None
+    }
+
+    fn fresh(pd: &Arc<Pd>, len: usize) -> Result<Self::Fresh> {
+        Ok((
+            Mr::new(pd, len)?,
+            SgTable::new(pd, len.div_ceil(PAGE_SIZE))?,
+        ))
+    }
+
+    fn read<R>(
+        &mut self,
+        qp: &mut Qp<Self::Token, R>,
+        (mr, table): Self::Fresh,
+        read: Read<U>,
+        pages: P,
+        stats: &LaneStats,
+    ) -> core::result::Result<(), (Error, U, Option<P>)> {
+        let mapped = match table.map(pages, 0..read.len, Direction::FromDevice) {
+            Ok(mapped) => mapped,
+            Err((e, table, pages)) => {
+                self.leave(Remains::Region(mr, table));
+                return Err((e, read.user, Some(pages)));
+            }
+        };
+        let registration = match mr.try_register(mapped, Access::LOCAL_WRITE) {
+            Ok(registration) => registration,
+            Err((e, mr, mapped)) => {
+                let (table, pages) = mapped.unmap();
+                self.leave(Remains::Region(mr, table));
+                return Err((e, read.user, Some(pages)));
+            }
+        };
+        stats.registrations.add(1);
+        match qp.push(Stage::Register(read, registration), push) {
+            Ok(()) => Ok(()),
+            Err((e, Stage::Register(read, registration))) => {
+                self.leave(Remains::Fast(registration));
+                Err((e, read.user, None))
+            }
+            // The token that was given comes back.
+            Err((e, Stage::Read(read, _) | Stage::Invalidate(read, _))) => {
+                Err((e, read.user, None))
+            }
+        }
+    }
+
+    fn completed(
+        &mut self,
+        done: Done<'_, Self::Token>,
+        stats: &LaneStats,
+    ) -> Step<Self::Token, U, P> {
+        let status = done.status;
+        let good = status == WcStatus::Success;
+        match done.token {
+            Stage::Register(read, region) if good => Step::Next(Stage::Read(read, region.done())),
+            Stage::Read(read, region) if good => Step::Next(Stage::Invalidate(read, region)),
+            Stage::Invalidate(read, region) if good => {
+                let ended = match &done.revocation {
+                    Some(proof) => region.reclaim(proof),
+                    None => Err(region),
+                };
+                match ended {
+                    Ok((mr, mapped)) => {
+                        stats.invalidations.add(1);
+                        let (table, pages) = mapped.unmap();
+                        self.leave(Remains::Region(mr, table));
+                        Step::Over(read.user, status, Some(pages))
+                    }
+                    Err(region) => {
+                        self.leave(Remains::Registered(region));
+                        Step::Over(read.user, status, None)
+                    }
+                }
+            }
+            Stage::Register(read, region) => {
+                self.leave(Remains::Fast(region));
+                Step::Over(read.user, status, None)
+            }
+            Stage::Read(read, region) | Stage::Invalidate(read, region) => {
+                self.leave(Remains::Registered(region));
+                Step::Over(read.user, status, None)
+            }
+        }
+    }
+
+    fn next<R>(&mut self, qp: &mut Qp<Self::Token, R>, token: Self::Token) -> Result {
+        qp.push(token, push).map_err(|(e, token)| {
+            match token {
+                Stage::Register(_, region) => self.leave(Remains::Fast(region)),
+                Stage::Read(_, region) | Stage::Invalidate(_, region) => {
+                    self.leave(Remains::Registered(region));
+                }
+            }
+            e
+        })
+    }
+
+    fn remains(&mut self) -> Option<Remains<P>> {
+        self.remains.pop()
+    }
+}
+
+/// Builds the work request of a stage; each asks for a completion.
+fn push<'t, P: Source, U>(token: &'t Stage<P, U>, wr: &mut crate::verbs::SendWr<'_, 't>) -> Result {
+    wr.signaled();
+    match token {
+        Stage::Register(_, region) => wr.reg_mr(region),
+        Stage::Read(read, region) => {
+            wr.sge(region.sge(0..read.len)?)?;
+            wr.read(read.from)
+        }
+        Stage::Invalidate(_, region) => wr.local_inv(region),
+    }
+}
