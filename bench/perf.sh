@@ -35,7 +35,7 @@ policy() {
 	while read -r knob; do
 		to=$POLICIES/$name/${knob##*/}
 		[ "$(<"$knob")" = "$(<"$to")" ] || cat "$knob" >"$to" || return
-	done < <(find "$POLICIES/$base" -type f -perm -200)
+	done < <(find "$POLICIES/$base" -type f ! -name users)
 	for knob; do
 		echo "${knob#*=}" >"$POLICIES/$name/${knob%%=*}" || return
 	done

@@ -15,6 +15,7 @@ use crate::{
             Op, Role, Transport, CONNECTIONS, COUNT, DEPTH, DURATION_MS, PORT, SGES, SIZE,
             TIMEOUT_MS,
         },
+        submit::{BUFFERS, SUBMITTERS},
     },
     value::{text, Bounds, Refusal},
     verbs::{NetNs, SocketAddr},
@@ -83,6 +84,8 @@ impl GroupOperations for PerfDir {
                 result: 19,
                 histogram: 20,
                 stats: 21,
+                submitters: 22,
+                buffers: 23,
             ],
         };
         let end = End::new(CString::try_from(name)?)?;
@@ -179,6 +182,9 @@ number!(7, "sges", sges, u32, SGES, default: |config| unset(config, 1));
 number!(8, "depth", depth, u32, DEPTH, default: |config| unset(config, config.load().depth));
 number!(9, "connections", connections, u32, CONNECTIONS, default: |config| unset(config, config.load().connections));
 number!(12, "timeout_ms", timeout_ms, u32, TIMEOUT_MS, default: |config| config.timeout_ms());
+
+number!(22, "submitters", submitters, u32, SUBMITTERS, default: |config| unset(config, 0));
+number!(23, "buffers", buffers, u32, BUFFERS, default: |config| unset(config, 0));
 
 setting!(1, "address",
     show: |config, out| {

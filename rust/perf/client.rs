@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     /// Name of the device that it must be; empty for any.
     pub(crate) device: KVec<u8>,
     pub(crate) goal: Goal,
+    /// Threads that make the load; 0 for the session's own.
+    pub(crate) submitters: u32,
 }
 
 /// Tells the task that started the client how connecting went.
@@ -232,21 +234,30 @@ impl Client {
                 (hello, 0)
             }
             Some(connection) => {
-                session.make_conn(Some(id))?;
+                if session.workforce.is_some() {
+                    let goal = self.plan.goal;
+                    let all = u64::from(self.plan.submitters);
+                    session.make_lane(id, &|submitter| share(goal, all, submitter.into()))?;
+                } else {
+                    session.make_conn(Some(id))?;
+                }
                 let hello = Hello::Data {
                     token: self.token,
                     connection,
                 };
-                (hello, reads(session)?)
+                (hello, reads(session, connection)?)
             }
         };
-        let id = match connection {
-            None => &mut session.control()?.id,
-            Some(_) => session
-                .conns
-                .last_mut()
-                .and_then(|c| c.id.as_mut())
-                .ok_or(ENOTCONN)?,
+        let id = match (connection, &mut session.workforce) {
+            (None, _) => &mut session.control()?.id,
+            (Some(_), Some(workforce)) => {
+                let lane = workforce.lanes().last_mut().ok_or(ENOTCONN)?;
+                &mut lane.id
+            }
+            (Some(_), None) => {
+                let conn = session.conns.last_mut().ok_or(ENOTCONN)?;
+                conn.id.as_mut().ok_or(ENOTCONN)?
+            }
         };
         let param = ConnParam {
             private_data: &hello.encode(),
@@ -300,7 +311,10 @@ impl Client {
     }
 
     fn begin_exposing(&mut self, session: &mut Session, index: u32) -> Outcome {
-        session.expose(index)?;
+        // What submitters do needs no memory of the client that the server knows of.
+        if session.workforce.is_none() {
+            session.expose(index)?;
+        }
         Ok(())
     }
 
@@ -331,13 +345,12 @@ impl Client {
                 self.begin_exposing(session, connection)
             }
             Message::Region(region) if opening => {
-                let conn = session.conns.get_mut(connection as usize).ok_or(EPROTO)?;
-                let added = conn.remote.add(region, &load);
+                let remote = session.remote(connection).ok_or(EPROTO)?;
+                let added = remote.add(region, &load);
                 added.map_err(|_| session.lie(connection, "a region that does not fit"))
             }
             Message::Ready if opening => {
-                let conn = session.conns.get(connection as usize).ok_or(EPROTO)?;
-                if !conn.remote.complete() {
+                if !session.remote(connection).ok_or(EPROTO)?.complete() {
                     return Err(session.lie(connection, "ready without its memory"));
                 }
                 if connection + 1 < load.connections {
@@ -378,10 +391,7 @@ impl Client {
     fn begin(&mut self, session: &mut Session) -> Outcome {
         let connections = u64::from(session.load.connections);
         for i in 0..connections {
-            let quota = match self.plan.goal {
-                Goal::Count(n) => n / connections + u64::from(i < n % connections),
-                Goal::Duration(_) => u64::MAX,
-            };
+            let quota = share(self.plan.goal, connections, i);
             let lane = Lane {
                 begun: 0,
                 ended: 0,
@@ -404,6 +414,11 @@ impl Client {
         if let Goal::Duration(ms) = self.plan.goal {
             self.end = session.now + ms * MS;
         }
+        if let Some(workforce) = &mut session.workforce {
+            let parts = workforce.parts()?;
+            session.stats.parts.populate(parts);
+            workforce.start()?;
+        }
         self.started.tell(Ok(()));
         Ok(())
     }
@@ -411,6 +426,20 @@ impl Client {
     /// Makes new work where there is room for it.
     pub(crate) fn work(&mut self, session: &mut Session) -> Outcome {
         if self.phase != Phase::Running {
+            return Ok(());
+        }
+        if let Some(workforce) = &mut session.workforce {
+            if session.now >= self.end {
+                self.end = u64::MAX;
+                workforce.finish();
+            }
+            if workforce.is_done() {
+                for (lane, conn) in self.lanes.iter_mut().zip(workforce.lanes()) {
+                    (lane.begun, lane.ended) = conn.lane.progress();
+                }
+                self.phase = Phase::Finishing;
+                return self.finish(session);
+            }
             return Ok(());
         }
         let load = session.load;
@@ -712,11 +741,21 @@ impl Client {
                 Ok(())
             }
             Phase::Running => {
+                if let Some(workforce) = &mut session.workforce {
+                    for (lane, conn) in self.lanes.iter_mut().zip(workforce.lanes()) {
+                        (lane.begun, lane.ended) = conn.lane.progress();
+                    }
+                } else {
+                    for index in 0..self.lanes.len() {
+                        self.look_for_losses(session, index)?;
+                    }
+                }
                 for index in 0..self.lanes.len() {
-                    self.look_for_losses(session, index)?;
                     self.look_for_progress(session, index)?;
                 }
-                if self.lanes.iter().all(|lane| lane.ended >= lane.quota) {
+                if session.workforce.is_none()
+                    && self.lanes.iter().all(|lane| lane.ended >= lane.quota)
+                {
                     self.phase = Phase::Finishing;
                     return self.finish(session);
                 }
@@ -823,8 +862,8 @@ impl Client {
         self.phase == Phase::Running && session.load.op == Op::WritePing
     }
 
-    pub(crate) fn awaits_completions(&self, _session: &Session) -> bool {
-        self.phase == Phase::Running
+    pub(crate) fn awaits_completions(&self, session: &Session) -> bool {
+        self.phase == Phase::Running && session.workforce.is_none()
     }
 
     pub(crate) fn is_done(&self, _session: &Session) -> bool {
@@ -839,11 +878,23 @@ fn setup_time(session: &Session) -> u64 {
     timeout * 2 + u64::from(session.load.connections) * 200 * MS
 }
 
+/// The operations of number `i` of `all` that share a goal.
+fn share(goal: Goal, all: u64, i: u64) -> u64 {
+    match goal {
+        Goal::Count(n) => n / all.max(1) + u64::from(i < n % all.max(1)),
+        Goal::Duration(_) => u64::MAX,
+    }
+}
+
 /// READs and atomics that a data connection may have outstanding.
-fn reads(session: &Session) -> Outcome<u8> {
+fn reads(session: &Session, connection: u32) -> Outcome<u8> {
     let fabric = session.fabric.as_ref().ok_or(ENOTCONN)?;
     let caps = fabric.pd.device().caps();
-    Ok(session.load.depth.min(caps.max_qp_init_rd_atom).min(128) as u8)
+    let depth = match &session.workforce {
+        Some(workforce) => workforce.depth(&session.load, connection).max(1),
+        None => session.load.depth,
+    };
+    Ok(depth.min(caps.max_qp_init_rd_atom).min(128) as u8)
 }
 
 /// Counts what a check found.

@@ -4,14 +4,14 @@
 //! other's memory. What the two roles have in common; who does what is in `client` and `server`.
 
 use super::{
-    failure::{Because, Failure, Outcome},
+    failure::{Because, Outcome},
     params::{Load, Op, Transport},
     slots::{self, Exposed, Remote, Slot},
     wire::QpAddress,
 };
 use crate::{
     kapi::random,
-    verbs::{caps::UD_GRH_LEN, Access, Ah, CmId, Cq, Path, Pd, Qp, QpConfig, QpType, Wc, WcStatus},
+    verbs::{caps::UD_GRH_LEN, Access, Ah, CmId, Cq, Path, Pd, Qp, QpConfig, QpType, Wc},
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -228,16 +228,5 @@ impl Conn {
             Transport::Ud => UD_GRH_LEN,
             _ => 0,
         }
-    }
-
-    /// The failure that a completion with that status is.
-    pub(crate) fn broken(&self, status: WcStatus) -> Failure {
-        let code = match status {
-            WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded | WcStatus::ResponseTimeout => {
-                ETIMEDOUT
-            }
-            _ => ECONNRESET,
-        };
-        Failure::new(code, fmt!("connection {} broke: {status}", self.index))
     }
 }

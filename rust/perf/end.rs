@@ -11,6 +11,7 @@ use super::{
     params::{Load, Op, Role, Transport},
     session::{self, Mailbox, Session, Settings},
     stats::Stats,
+    submit::Crew,
 };
 use crate::{
     engine::policy::InUse,
@@ -39,6 +40,8 @@ pub(crate) struct Config {
     pub(crate) timeout_ms: Option<u32>,
     pub(crate) verify: Option<bool>,
     pub(crate) policy: Option<CString>,
+    pub(crate) submitters: Option<u32>,
+    pub(crate) buffers: Option<u32>,
 }
 
 impl Config {
@@ -76,7 +79,17 @@ impl Config {
             timeout_ms: self.timeout_ms(),
             policy: policy.policy().clone(),
             sges: self.sges.unwrap_or(1),
+            crew: self.crew(),
         }
+    }
+
+    /// Who makes a client's load, if it is not the session's own thread.
+    fn crew(&self) -> Option<Crew> {
+        let submitters = self.submitters.filter(|n| *n > 0)?;
+        Some(Crew {
+            submitters,
+            buffers: self.buffers.unwrap_or(0),
+        })
     }
 
     fn copy_device(&self) -> Result<KVec<u8>> {
@@ -101,6 +114,8 @@ impl Config {
             Some("count or duration_ms")
         } else if self.verify.is_some() {
             Some("verify")
+        } else if self.submitters.is_some() || self.buffers.is_some() {
+            Some("submitters and buffers")
         } else {
             None
         }
@@ -284,6 +299,20 @@ fn launch(
             if load.op.is_atomic() && config.sges.unwrap_or(1) > 1 {
                 return Err(Failure::new(EINVAL, fmt!("atomics have one SGE")));
             }
+            if config.crew().is_some() {
+                let one = load.connections == 1 && config.sges.unwrap_or(1) == 1;
+                if load.op != Op::Read || load.transport != Transport::Rc || !one {
+                    return Err(Failure::new(
+                        EOPNOTSUPP,
+                        fmt!(
+                            "submitters: only for op read, transport rc, connections 1 and sges 1; \
+                             the policy's lanes are what it has more of"
+                        ),
+                    ));
+                }
+            } else if config.buffers.unwrap_or(0) > 0 {
+                return Err(Failure::new(EINVAL, fmt!("buffers: only with submitters")));
+            }
             if load.op == Op::WritePing && !policy.completion().may_poll() {
                 let (name, completion) = (config.policy(), policy.completion());
                 return Err(Failure::new(
@@ -307,6 +336,7 @@ fn launch(
                 address,
                 device: config.copy_device()?,
                 goal: config.goal(),
+                submitters: config.crew().map_or(0, |crew| crew.submitters),
             };
             launch_client(plan, load, config.settings(&policy), policy, board, started)?
         }

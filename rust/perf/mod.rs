@@ -59,6 +59,7 @@ pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod slots;
 pub(crate) mod stats;
+pub(crate) mod submit;
 pub(crate) mod wire;
 
 crate::kapi::fmt::kernel_display!(

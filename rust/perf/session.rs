@@ -17,7 +17,9 @@ use super::{
     failure::{Because, Failure, Outcome},
     params::Load,
     server::Server,
+    slots::Remote,
     stats::Stats,
+    submit::{Broken, Crew, Workforce},
     wire::{Message, Refused},
 };
 use crate::{
@@ -135,6 +137,16 @@ impl Mailbox {
         drop(mail);
     }
 
+    /// Has the session look around.
+    pub(crate) fn nudge(&self) {
+        self.event.raise();
+    }
+
+    /// Waits for a moment. Only for the session's own thread.
+    pub(crate) fn doze(&self) {
+        self.event.wait(1);
+    }
+
     /// Asks the session to end.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Relaxed);
@@ -219,6 +231,8 @@ pub(crate) struct Settings {
     pub(crate) policy: Arc<Policy>,
     /// SGEs per operation.
     pub(crate) sges: u32,
+    /// Threads that make the load, instead of the session's own.
+    pub(crate) crew: Option<Crew>,
 }
 
 /// What differs between client and server.
@@ -249,6 +263,8 @@ pub(crate) struct Session {
     moderator: Moderator,
     pub(crate) control: Option<Control>,
     pub(crate) fabric: Option<Fabric>,
+    /// Lanes and submitters of a client that has them: its data connections then.
+    pub(crate) workforce: Option<Workforce>,
     /// The data connection of which work requests were flushed first, and when, ns.
     flushed: Option<(usize, u64)>,
     #[allow(dead_code)]
@@ -294,15 +310,23 @@ impl Session {
     pub(crate) fn new(
         mailbox: &Arc<Mailbox>,
         stats: &Arc<Stats>,
-        load: Load,
+        mut load: Load,
         settings: Settings,
         is_client: bool,
-    ) -> Result<Self> {
+    ) -> Outcome<Self> {
+        let knobs = settings.policy.knobs();
+        let workforce = match settings.crew {
+            Some(crew) => Some(Workforce::new(&knobs, crew, &load, mailbox)?),
+            None => None,
+        };
+        if let Some(workforce) = &workforce {
+            load.connections = workforce.wanted();
+        }
         Ok(Self {
             mailbox: mailbox.clone(),
             stats: stats.clone(),
             load,
-            knobs: settings.policy.knobs(),
+            knobs,
             settings,
             is_client,
             now: now_ns(),
@@ -319,6 +343,7 @@ impl Session {
             moderator: Moderator::new(now_ns()),
             control: None,
             fabric: None,
+            workforce,
             flushed: None,
             watching: device::watch(mailbox.clone())?,
         })
@@ -396,6 +421,29 @@ impl Session {
     pub(crate) fn send(&mut self, connection: u32, message: Message) -> Outcome {
         let now = self.now;
         self.control()?.send(connection, message, now)
+    }
+
+    /// Data connections so far.
+    fn connections(&mut self) -> u32 {
+        let lanes = self.workforce.as_mut().map_or(0, |w| w.lanes().len());
+        (self.conns.len() + lanes) as u32
+    }
+
+    /// What the peer told of its memory for a data connection.
+    pub(crate) fn remote(&mut self, connection: u32) -> Option<&mut Remote> {
+        match &mut self.workforce {
+            Some(workforce) => Some(&mut workforce.lanes().get_mut(connection as usize)?.remote),
+            None => Some(&mut self.conns.get_mut(connection as usize)?.remote),
+        }
+    }
+
+    /// Makes the next data connection as a lane. `quota` tells a submitter's operations. Sleeps.
+    pub(crate) fn make_lane(&mut self, id: verbs::CmId, quota: &dyn Fn(u32) -> u64) -> Outcome {
+        let fabric = self.fabric.as_ref().ok_or(ENOTCONN)?;
+        let workforce = self.workforce.as_mut().ok_or(EINVAL)?;
+        let policy = &self.settings.policy;
+        workforce.add(id, &self.load, &self.knobs, policy, &fabric.pd, quota)?;
+        Ok(())
     }
 
     /// Makes the next data connection. Sleeps.
@@ -583,7 +631,7 @@ impl Session {
         match arrival {
             Arrival::Message(_, Message::Heartbeat) => Ok(()),
             Arrival::Message(connection, message) => {
-                if connection as usize >= self.conns.len() && !matches!(message, Message::Open(_)) {
+                if connection >= self.connections() && !matches!(message, Message::Open(_)) {
                     return Err(self.lie(connection, "there is no such connection"));
                 }
                 role.message(self, connection, message)
@@ -611,7 +659,7 @@ impl Session {
     pub(crate) fn failed(&mut self, index: usize, status: WcStatus) -> Outcome {
         if status != WcStatus::Flushed {
             self.stats.errors.add(1);
-            return Err(self.conns[index].broken(status));
+            return Err(broken(index, status));
         }
         if self.flushed.is_none() {
             self.stats.errors.add(1);
@@ -692,13 +740,23 @@ impl Session {
                 fmt!("the device reported an error of connection {index}"),
             ));
         }
+        match self.workforce.as_ref().and_then(Workforce::broken) {
+            Some((index, Broken::Status(status))) => self.failed(index, status)?,
+            Some((index, Broken::Error(e))) => {
+                return Err(Failure::new(
+                    e,
+                    fmt!("posting on connection {index}: error {}", e.to_errno()),
+                ));
+            }
+            None => {}
+        }
         let now = self.now;
         if let Some(control) = &mut self.control {
             control.tick(now)?;
         }
         match self.flushed {
             Some((index, since)) if now.saturating_sub(since) > REASON => {
-                Err(self.conns[index].broken(WcStatus::Flushed))
+                Err(broken(index, WcStatus::Flushed))
             }
             Some(_) => Ok(()),
             None => role.tick(self),
@@ -707,6 +765,12 @@ impl Session {
 
     /// The orderly end: nothing new, all completions seen, the peer told.
     fn finish(&mut self) {
+        let deadline = now_ns() + DRAIN;
+        let lanes_left = match &mut self.workforce {
+            Some(workforce) => workforce.end(deadline),
+            None => 0,
+        };
+        self.workforce = None;
         for conn in self.conns.iter_mut() {
             let _ = conn.qp.enter_error();
         }
@@ -720,7 +784,6 @@ impl Session {
                 let _ = id.disconnect();
             }
         }
-        let deadline = now_ns() + DRAIN;
         let mut wcs = core::mem::take(&mut self.wcs);
         while self.outstanding() > 0 && now_ns() < deadline {
             let mut seen = 0;
@@ -742,7 +805,7 @@ impl Session {
             }
         }
         self.publish();
-        let left = self.outstanding();
+        let left = self.outstanding() + lanes_left;
         if left > 0 {
             pr_warn!(
                 "perf: {left} work requests did not complete before their QPs were destroyed\n"
@@ -769,6 +832,17 @@ impl Session {
             control.drain(wc);
         }
     }
+}
+
+/// The failure that a work request is which ended so.
+fn broken(connection: usize, status: WcStatus) -> Failure {
+    let code = match status {
+        WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded | WcStatus::ResponseTimeout => {
+            ETIMEDOUT
+        }
+        _ => ECONNRESET,
+    };
+    Failure::new(code, fmt!("connection {connection} broke: {status}"))
 }
 
 impl Role {

@@ -8,7 +8,20 @@
 use super::histogram::{self, BUCKETS};
 use crate::engine::stats::{Counter, LaneCounts, LaneStats, PollerCounts, PollerStats};
 use core::fmt::{self, Write};
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::{Arc, SetOnce},
+};
+
+/// What a lane counts, as a part of its session.
+pub(crate) struct Part {
+    /// Its operations.
+    pub(crate) stats: Arc<Stats>,
+    /// What the engine counts of it.
+    pub(crate) lane: Arc<LaneStats>,
+    /// Of its poller, and what that was when the lane came; of one lane of each poller.
+    pub(crate) poller: Option<(Arc<PollerStats>, PollerCounts)>,
+}
 
 /// Counters of one session.
 pub(crate) struct Stats {
@@ -34,6 +47,8 @@ pub(crate) struct Stats {
     pub(crate) lane: LaneStats,
     /// What it counts of looking for completions.
     pub(crate) poller: PollerStats,
+    /// Its lanes, if it has submitters.
+    pub(crate) parts: SetOnce<KVec<Part>>,
 }
 
 impl Stats {
@@ -59,6 +74,7 @@ impl Stats {
             buckets,
             lane: LaneStats::new(),
             poller: PollerStats::new(),
+            parts: SetOnce::new(),
         })
     }
 
@@ -116,6 +132,13 @@ pub(crate) struct Totals {
 impl Totals {
     /// Adds a session's counters.
     pub(crate) fn add(&mut self, stats: &Stats) -> Result {
+        for part in stats.parts.as_ref().into_iter().flatten() {
+            self.lane.add(&part.lane.read());
+            if let Some((poller, before)) = &part.poller {
+                self.poller.add(&poller.read().since(before));
+            }
+            self.add(&part.stats)?;
+        }
         self.lane.add(&stats.lane.read());
         self.poller.add(&stats.poller.read());
         self.sum_up(
