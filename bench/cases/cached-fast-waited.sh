@@ -17,7 +17,7 @@ describe() {
 	[ "$1" != saved ] || goal=record other_name=-
 }
 
-run() { load op=read size=4096 buffers=64 policy="$1" "$(amount 3000)"; }
+run() { load op=read size=4096 submitters=1 buffers=64 policy="$1" "$(amount 3000)"; }
 
 round() {
 	local rivet other

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# 4 KiB READ into regions that the MR cache keeps, beside FRWR, READ and
-# invalidate in one chain.
+# 4 KiB READ at depth 1 into regions that the MR cache keeps, beside FRWR, READ
+# and invalidate in one chain.
 
-requires="policies end:policy end:buffers knob:memory=fast"
+requires="policies end:policy end:submitters end:buffers knob:memory=fast"
 other_name=fast
 [ "$CLOCK" != icount ] || goal="ratio <= 0.95"
 
@@ -17,7 +17,7 @@ describe() {
 	[ "$1" != saved ] || goal=record other_name=-
 }
 
-run() { load op=read size=4096 buffers=64 policy="$1" "$(amount 3000)"; }
+run() { load op=read size=4096 submitters=1 buffers=64 policy="$1" "$(amount 3000)"; }
 
 round() {
 	local rivet other

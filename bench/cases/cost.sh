@@ -10,7 +10,7 @@ requires="policies end:policy end:submitters end:buffers"
 
 # Part of the cost, and the knobs without which it is not there.
 PARTS=(
-	"registration memory=cached"
+	"registration mr_cache_entries=1024 memory=cached"
 	"locking lock=percpu"
 	"completion completion=adaptive"
 	"completion signal_every=16"
@@ -22,7 +22,8 @@ setup() {
 	for base in naive default; do
 		name=$base i=0
 		for part in "${PARTS[@]}"; do
-			policy "$base$i" "$name" "${part#* }" || return
+			# shellcheck disable=SC2086 # several knobs
+			policy "$base$i" "$name" ${part#* } || return
 			name=$base$i i=$((i + 1))
 		done
 	done
@@ -40,7 +41,7 @@ parts_of() { # OP BASE
 	for part in "${PARTS[@]}"; do
 		before=$COST
 		cost "$1" "$2$i" || return
-		parts[${part% *}]=$(calc "${parts[${part% *}]:-0} + $before - $COST")
+		parts[${part%% *}]=$(calc "${parts[${part%% *}]:-0} + $before - $COST")
 		i=$((i + 1))
 	done
 	for part in registration locking completion; do
@@ -50,10 +51,8 @@ parts_of() { # OP BASE
 }
 
 round() {
-	local op base
-	for op in read write; do
-		for base in naive default; do
-			parts_of $op $base || return
-		done
+	local base
+	for base in naive default; do
+		parts_of read $base || return
 	done
 }

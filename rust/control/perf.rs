@@ -23,6 +23,7 @@ use crate::{
 use core::fmt::Write;
 use kernel::{
     configfs::{configfs_attrs, AttributeOperations, Group, GroupOperations},
+    debugfs::Dir,
     page::PAGE_SIZE,
     prelude::*,
     str::CString,
@@ -31,6 +32,8 @@ use kernel::{
 /// Data of the directory that ends are made in.
 pub(crate) struct PerfDir {
     policies: Policies,
+    /// `rivet/perf` of debugfs, where lanes are shown.
+    debug: Dir,
 }
 
 /// The group `perf`.
@@ -42,7 +45,8 @@ pub(super) fn group(policies: Policies) -> Result<impl PinInit<Group<PerfDir>, E
         attributes: [],
     };
     let name = CString::try_from_fmt(fmt!("perf"))?;
-    Ok(Group::new(name, item_type, Ok(PerfDir { policies })))
+    let debug = Dir::new(c"rivet").subdir(c"perf");
+    Ok(Group::new(name, item_type, Ok(PerfDir { policies, debug })))
 }
 
 /// An end as a directory.
@@ -88,7 +92,7 @@ impl GroupOperations for PerfDir {
                 buffers: 23,
             ],
         };
-        let end = End::new(CString::try_from(name)?)?;
+        let end = End::new(CString::try_from(name)?, self.debug.clone())?;
         let policies = self.policies.clone();
         let directory = try_pin_init!(Directory { end <- end, policies });
         Ok(Group::new(CString::try_from(name)?, item_type, directory))

@@ -55,11 +55,11 @@ pub(crate) struct Accounting {
     unsignaled: u32,
 }
 
-/// One operation of so many is signalled: `signal_every`, or for 0 a quarter of the depth, at least
+/// One operation of so many is signalled: `signal_every`, or for 0 half of the depth, at least
 /// each one and at most one of 16.
 pub(crate) fn every(depth: u32, signal_every: u32) -> u32 {
     match signal_every {
-        0 => (depth / 4).clamp(1, 16),
+        0 => (depth / 2).clamp(1, 16),
         n => n.min(depth).max(1),
     }
 }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn automatic_and_chosen() {
-        for (depth, want) in [(1, 1), (7, 1), (8, 2), (32, 8), (64, 16), (1024, 16)] {
+        for (depth, want) in [(1, 1), (3, 1), (4, 2), (32, 16), (1024, 16)] {
             assert_eq!(every(depth, 0), want);
         }
         assert_eq!(every(32, 1), 1);

@@ -743,7 +743,9 @@ impl Client {
             Phase::Running => {
                 if let Some(workforce) = &mut session.workforce {
                     for (lane, conn) in self.lanes.iter_mut().zip(workforce.lanes()) {
-                        (lane.begun, lane.ended) = conn.lane.progress();
+                        // Without the lane's lock: others are using it.
+                        lane.ended = conn.stats.ops.get();
+                        lane.begun = lane.ended + 1;
                     }
                 } else {
                     for index in 0..self.lanes.len() {

@@ -18,7 +18,7 @@ use crate::{
     kapi::{kthread, memory},
     verbs::{NetNs, SocketAddr},
 };
-use kernel::{new_mutex, prelude::*, str::CString, sync::Arc, sync::Mutex};
+use kernel::{debugfs::Dir, new_mutex, prelude::*, str::CString, sync::Arc, sync::Mutex};
 
 /// Default TCP-like port.
 pub(crate) const DEFAULT_PORT: u16 = 18515;
@@ -80,6 +80,7 @@ impl Config {
             policy: policy.policy().clone(),
             sges: self.sges.unwrap_or(1),
             crew: self.crew(),
+            debug: None,
         }
     }
 
@@ -150,6 +151,8 @@ impl Stopper {
 pub(crate) struct End {
     /// Its name in configfs, for the log.
     pub(crate) name: CString,
+    /// Where the lanes of its runs are shown.
+    debug: Dir,
     #[pin]
     inner: Mutex<Inner>,
 }
@@ -161,11 +164,12 @@ struct Inner {
 }
 
 impl End {
-    /// An end that is not started.
-    pub(crate) fn new(name: CString) -> Result<impl PinInit<Self, Error>> {
+    /// An end that is not started. Its lanes will be shown in a directory of its name in `debug`.
+    pub(crate) fn new(name: CString, debug: Dir) -> Result<impl PinInit<Self, Error>> {
         let board = Board::new()?;
         Ok(try_pin_init!(Self {
             name,
+            debug,
             inner <- new_mutex!(Inner {
                 config: Config::default(),
                 run: None,
@@ -207,7 +211,8 @@ impl End {
                 return Err(Failure::new(EBUSY, fmt!("it is running already")));
             }
             let board = Board::new()?;
-            let run = launch(&inner.config, policy, &board, &started)?;
+            let lanes = (&self.debug, &*self.name);
+            let run = launch(&inner.config, policy, lanes, &board, &started)?;
             // The thread of a run that is over ends at once.
             inner.run = Some(run);
             inner.board = board.clone();
@@ -280,6 +285,7 @@ fn text_of<'a>(board: &Board, text: &'a mut KVVec<u8>) -> Option<&'a str> {
 fn launch(
     config: &Config,
     policy: InUse,
+    (debug, name): (&Dir, &CStr),
     board: &Arc<Board>,
     started: &Arc<Started>,
 ) -> Outcome<Run> {
@@ -338,7 +344,11 @@ fn launch(
                 goal: config.goal(),
                 submitters: config.crew().map_or(0, |crew| crew.submitters),
             };
-            launch_client(plan, load, config.settings(&policy), policy, board, started)?
+            let settings = Settings {
+                debug: config.crew().map(|_| debug.subdir(name)),
+                ..config.settings(&policy)
+            };
+            launch_client(plan, load, settings, policy, board, started)?
         }
         Role::Server => {
             if let Some(what) = config.not_for_servers() {

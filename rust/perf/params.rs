@@ -178,7 +178,7 @@ impl Load {
     }
 
     /// One operation of so many asks for a completion, which ends those before it as well. `wanted`
-    /// says how many; 0 is for: a quarter of the depth at a time, so that at small depths each does,
+    /// says how many; 0 is for: half of the depth at a time, so that at small depths each does,
     /// and of the sends of a ping-pong, which nobody waits for, one in eight. With `verify` each
     /// operation that is not a ping does whatever is wanted.
     pub(crate) fn signal_every(&self, wanted: u32) -> u64 {
@@ -460,8 +460,8 @@ mod tests {
             .signal_every(wanted)
         };
         assert_eq!(every(Op::Send, 1, false, 0), 1);
-        assert_eq!(every(Op::Send, 7, false, 0), 1);
-        assert_eq!(every(Op::Send, 32, false, 0), 8);
+        assert_eq!(every(Op::Send, 3, false, 0), 1);
+        assert_eq!(every(Op::Send, 32, false, 0), 16);
         assert_eq!(every(Op::Send, 1024, false, 0), 16);
         assert_eq!(every(Op::Send, 1024, true, 0), 1);
         assert_eq!(every(Op::SendPing, 1, false, 0), 8);

@@ -37,6 +37,7 @@ use crate::{
     verbs::{self, cm, cq, device, qp::QpCounts, Cq, Device, Pd, Wc, WcStatus},
 };
 use kernel::{
+    debugfs::Dir,
     new_mutex,
     prelude::*,
     processor::cpu_relax,
@@ -233,6 +234,8 @@ pub(crate) struct Settings {
     pub(crate) sges: u32,
     /// Threads that make the load, instead of the session's own.
     pub(crate) crew: Option<Crew>,
+    /// Where their lanes are shown.
+    pub(crate) debug: Option<Dir>,
 }
 
 /// What differs between client and server.
@@ -316,7 +319,13 @@ impl Session {
     ) -> Outcome<Self> {
         let knobs = settings.policy.knobs();
         let workforce = match settings.crew {
-            Some(crew) => Some(Workforce::new(&knobs, crew, &load, mailbox)?),
+            Some(crew) => Some(Workforce::new(
+                &knobs,
+                crew,
+                &load,
+                mailbox,
+                settings.debug.clone(),
+            )?),
             None => None,
         };
         if let Some(workforce) = &workforce {

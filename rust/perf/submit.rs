@@ -30,12 +30,14 @@ use crate::{
         placement,
         policy::Policy,
         poller::{Look, Poller, Seat, Takes, Waiter},
-        stats::LaneStats,
+        stats::{LaneStats, PollerStats},
     },
     kapi::{cpu, event::Event, kthread, memory, sched, time::now_ns},
-    verbs::{pages, Buffer, CmId, Pd, Qp, QpConfig, QpType, Wc, WcStatus},
+    verbs::{pages, qp::QpHealth, Buffer, CmId, Pd, Qp, QpConfig, QpType, Wc, WcStatus},
 };
+use core::fmt::Write;
 use kernel::{
+    debugfs::{Dir, File},
     prelude::*,
     processor::cpu_relax,
     str::CString,
@@ -292,11 +294,20 @@ fn holds(buffer: &Arc<Buffer>, len: usize, pattern: Pattern) -> bool {
     true
 }
 
+/// What of a lane can be reached without its lock.
+pub(crate) struct Outside {
+    /// Of its submitters.
+    bells: KVec<Arc<Bell>>,
+    /// [`Submission::broken`] or the queue's failure is set.
+    broken: Atomic<bool>,
+    health: QpHealth,
+}
+
 impl<M: Reader<Arc<Buffer>, Op>> Service for Submission<M> {
     type Send = M::Token;
     type Recv = ();
-    type Shared = KVec<Arc<Bell>>;
-    /// A bit for each submitter of the lane that something ended for.
+    type Shared = Outside;
+    /// A bit for each submitter of the lane that something ended for; all, if it is broken.
     type After = u64;
 
     fn completed(
@@ -330,8 +341,11 @@ impl<M: Reader<Arc<Buffer>, Op>> Service for Submission<M> {
         let _ = queue.qp.take_recv(wc);
     }
 
-    fn after(bells: &KVec<Arc<Bell>>, after: u64) {
-        for (i, bell) in bells.iter().enumerate() {
+    fn after(outside: &Outside, after: u64) {
+        if after == u64::MAX {
+            outside.broken.store(true, Relaxed);
+        }
+        for (i, bell) in outside.bells.iter().enumerate() {
             if after & (1 << i) != 0 {
                 bell.event.raise();
             }
@@ -354,11 +368,8 @@ pub(crate) trait AnyLane: Send + Sync + 'static {
     /// No new operations, but for one that makes the last of those before it complete.
     fn finish(&self);
 
-    /// Why it is of no more use, if it is.
+    /// Why it is of no more use, if it is. As long as it is, nobody waits for this.
     fn broken(&self) -> Option<Broken>;
-
-    /// The device reported an error of its QP.
-    fn has_failed(&self) -> bool;
 
     /// Nothing new, and what is under way ends: to be called when the CM has moved the QP to error.
     fn stop(&self);
@@ -385,7 +396,7 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
                         self.with(|lane, _, _| {
                             lane.broken.get_or_insert(Broken::Error(e));
                         });
-                        return;
+                        return Submission::<M>::after(&self.shared, u64::MAX);
                     }
                 }
             }
@@ -397,7 +408,8 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
             let buried = remains.is_some();
             drop(remains);
             match filled {
-                Filled::Finished | Filled::Broken => return,
+                Filled::Finished => return,
+                Filled::Broken => return Submission::<M>::after(&self.shared, u64::MAX),
                 // It was used: there may be room for one more.
                 Filled::Waiting if had && fresh.is_none() => continue,
                 Filled::Waiting if buried => continue,
@@ -442,15 +454,19 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
                 quota.quota = quota.begun + u64::from(owes && i == 0);
             }
         });
-        Submission::<M>::after(&self.shared, u64::MAX);
+        for bell in self.shared.bells.iter() {
+            bell.event.raise();
+        }
     }
 
     fn broken(&self) -> Option<Broken> {
+        if self.shared.health.has_failed() {
+            return Some(Broken::Error(EIO));
+        }
+        if !self.shared.broken.load(Relaxed) {
+            return None;
+        }
         self.with(|lane, queue, _| lane.broken.or(queue.failed.map(Broken::Error)))
-    }
-
-    fn has_failed(&self) -> bool {
-        self.with(|_, queue, _| queue.qp.has_failed())
     }
 
     fn stop(&self) {
@@ -557,6 +573,30 @@ pub(crate) struct LaneConn {
     pub(crate) stats: Arc<Stats>,
     /// What the engine counts of it.
     pub(crate) counts: Arc<LaneStats>,
+    /// The same, in debugfs.
+    #[allow(dead_code)]
+    shown: Option<Pin<KBox<File<View>>>>,
+}
+
+/// What debugfs shows of a lane.
+struct View {
+    cpu: u32,
+    lane: Arc<LaneStats>,
+    poller: Arc<PollerStats>,
+}
+
+impl View {
+    /// Puts a directory for lane `index` into `dir`. Sleeps.
+    fn show(self, dir: &Dir, index: u32) -> Result<Pin<KBox<File<Self>>>> {
+        let name = CString::try_from_fmt(fmt!("lane{index}"))?;
+        let dir = dir.subdir(&name);
+        let file = dir.read_callback_file(c"stats", Ok(self), &|view: &View, f| {
+            writeln!(f, "cpu {}", view.cpu)?;
+            view.lane.read().write(f)?;
+            view.poller.read().write(f)
+        });
+        KBox::pin_init::<Error>(file, GFP_KERNEL)
+    }
 }
 
 /// What [`LaneConn::new`] needs.
@@ -568,6 +608,7 @@ pub(crate) struct Making<'a> {
     pub(crate) roster: &'a Roster,
     pub(crate) global: &'a Arc<GlobalLock>,
     pub(crate) pd: &'a Arc<Pd>,
+    pub(crate) debug: Option<&'a Dir>,
     /// Operations of each submitter.
     pub(crate) quota: &'a dyn Fn(u32) -> u64,
 }
@@ -606,6 +647,7 @@ impl LaneConn {
             policy,
             roster,
             pd,
+            debug,
             ..
         } = *making;
         let cpu = roster.cpu(index);
@@ -682,8 +724,22 @@ impl LaneConn {
             stats: stats.clone(),
             broken: None,
         };
-        let lane = Lane::new(qp, submission, bells, guard)?;
+        let outside = Outside {
+            bells,
+            broken: Atomic::new(false),
+            health: qp.health(),
+        };
+        let lane = Lane::new(qp, submission, outside, guard)?;
         let counts = lane.stats.clone();
+        let view = View {
+            cpu,
+            lane: counts.clone(),
+            poller: seat.poller().stats().clone(),
+        };
+        let shown = match debug {
+            Some(dir) => Some(view.show(dir, index)?),
+            None => None,
+        };
         let takes: Arc<dyn Takes> = lane.clone();
         let mut seat = seat;
         seat.take(key, takes)?;
@@ -696,6 +752,7 @@ impl LaneConn {
             cpu_of,
             stats,
             counts,
+            shown,
         })
     }
 
@@ -756,6 +813,7 @@ pub(crate) struct Workforce {
     roster: Roster,
     global: Arc<GlobalLock>,
     left: Arc<Left>,
+    debug: Option<Dir>,
 }
 
 impl Workforce {
@@ -765,6 +823,7 @@ impl Workforce {
         crew: Crew,
         load: &Load,
         mailbox: &Arc<Mailbox>,
+        debug: Option<Dir>,
     ) -> Outcome<Self> {
         let roster = Roster::new(knobs, crew)?;
         let most = (0..roster.lanes).map(|lane| roster.lane_depth(load, lane));
@@ -792,6 +851,7 @@ impl Workforce {
             roster,
             global: GlobalLock::new()?,
             left: Arc::new(left, GFP_KERNEL)?,
+            debug,
         })
     }
 
@@ -828,6 +888,7 @@ impl Workforce {
             roster: &self.roster,
             global: &self.global,
             pd,
+            debug: self.debug.as_ref(),
             quota,
         };
         let lane = LaneConn::new(&making, id)?;
@@ -857,10 +918,10 @@ impl Workforce {
 
     /// Why a lane is of no more use, and which.
     pub(crate) fn broken(&self) -> Option<(usize, Broken)> {
-        self.lanes.iter().enumerate().find_map(|(index, lane)| {
-            let failed = lane.lane.has_failed().then_some(Broken::Error(EIO));
-            Some((index, lane.lane.broken().or(failed)?))
-        })
+        self.lanes
+            .iter()
+            .enumerate()
+            .find_map(|(index, lane)| Some((index, lane.lane.broken()?)))
     }
 
     /// The orderly end: nothing new, all completions seen. Returns what is left outstanding after

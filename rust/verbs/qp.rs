@@ -83,6 +83,21 @@ struct Events {
     id: *mut sys::rdma_cm_id,
 }
 
+// SAFETY: An atomic, and a pointer that only the event handler follows, as long as there is a QP.
+unsafe impl Send for Events {}
+// SAFETY: As above.
+unsafe impl Sync for Events {}
+
+/// How a QP is doing, for others than its owner. Outlives the QP.
+pub(crate) struct QpHealth(Arc<Events>);
+
+impl QpHealth {
+    /// Whether the device reported a fatal event. Any context.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.0.failed.load(Relaxed)
+    }
+}
+
 /// What a QP has posted since it was made.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QpCounts {
@@ -130,7 +145,7 @@ pub(crate) struct Qp<S: 'static, R: 'static> {
     srq: Option<Arc<Srq<R>>>,
     config: QpConfig,
     /// Dropped once the QP is gone.
-    events: ManuallyDrop<KBox<Events>>,
+    events: ManuallyDrop<Arc<Events>>,
     /// The destination of a UD QP's marker.
     marker_ah: Option<Ah>,
     backing: Backing,
@@ -208,7 +223,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         let memory = SendMemory::new(config.max_send_wr, config.batch, config.max_send_sge)?;
         let recvs = RecvQueue::new(recv_wr, config.batch, config.max_recv_sge)?;
         let max_message = device.port(port)?.max_message;
-        let mut events = KBox::new(
+        let events = Arc::new(
             Events {
                 failed: Atomic::new(false),
                 id: id.map_or(core::ptr::null_mut(), CmId::as_raw),
@@ -228,7 +243,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
 
         let mut init = sys::ib_qp_init_attr {
             event_handler: Some(on_event),
-            qp_context: core::ptr::from_mut(&mut *events).cast(),
+            qp_context: Arc::as_ptr(&events).cast_mut().cast(),
             send_cq: send_cq.as_raw(),
             recv_cq: recv_cq.as_raw(),
             srq: srq.map_or(core::ptr::null_mut(), |srq| srq.as_raw()),
@@ -312,6 +327,11 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     /// The PD whose memory its work requests may use.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         &self.pd
+    }
+
+    /// Tells whether the device reported a fatal event for it, also to who has no access to it.
+    pub(crate) fn health(&self) -> QpHealth {
+        QpHealth((*self.events).clone())
     }
 
     /// Whether the device reported a fatal event for it.
