@@ -35,7 +35,6 @@ use crate::{
     kapi::{cpu, event::Event, kthread, memory, sched, time::now_ns},
     verbs::{pages, qp::QpHealth, Buffer, CmId, Pd, Qp, QpConfig, QpType, Wc, WcStatus},
 };
-use core::fmt::Write;
 use kernel::{
     debugfs::{Dir, File},
     prelude::*,
