@@ -12,11 +12,12 @@
 //! the turn back. So nothing that came is overlooked:
 //!
 //! ```text
-//! second: leave the note; try the turn       first: give the turn back; take the note; turn again
+//! second: leave the note; try the turn       first: give the turn back; take the note; be second
 //! ```
 //!
 //! Either the second gets the turn, or the first sees the note, as both put a full barrier between
-//! their two steps.
+//! their two steps. The first that has taken a note leaves one itself before it tries again: a
+//! third may have the turn by then, and has to know.
 //!
 //! # What follows an empty poll
 //!
@@ -205,8 +206,8 @@ impl Core {
     /// Takes the turn, if nobody else has it, as often as somebody leaves a note meanwhile.
     fn turn(&self, mut f: impl FnMut(&mut Turn) -> Took) -> Took {
         let mut took = Took::Left;
-        self.note.xchg(true, Full);
         loop {
+            self.note.xchg(true, Full);
             let Some(mut turn) = self.turn.try_lock() else {
                 return took;
             };
