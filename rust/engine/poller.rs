@@ -399,7 +399,12 @@ impl<'a> Waiter<'a> {
         self.counted = false;
         core.waiters.fetch_sub(1, Full);
         match core.last_turn(next) {
-            Took::Found => Look::Found,
+            Took::Found => {
+                // Nothing may be armed: whoever ends now has to leave first.
+                self.counted = true;
+                core.waiters.fetch_add(1, Relaxed);
+                Look::Found
+            }
             Took::Empty(Next::Hold(ns)) => {
                 self.poller.bottom.kick_after(core.cpu, ns);
                 Look::Sleep
