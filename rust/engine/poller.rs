@@ -284,6 +284,8 @@ impl Core {
                 let next = turn.moderator.empty(&knobs, false, now);
                 self.stats.mode_changes.set(turn.moderator.changes());
                 if next == Next::Arm && self.arm(turn) {
+                    // A device that fails may say so for ever, and have nothing.
+                    left -= 1;
                     continue;
                 }
                 return Took::Empty(next);
