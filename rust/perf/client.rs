@@ -9,6 +9,7 @@ use super::{
     pattern::Pattern,
     session::{CmMail, CmNews, Mail, Session},
     slots::Slot,
+    submit::Workforce,
     wire::{Hello, Message, Region, Verdict, Welcome},
 };
 use crate::{
@@ -433,7 +434,8 @@ impl Client {
                 self.end = u64::MAX;
                 workforce.finish();
             }
-            if workforce.is_done() {
+            // Submitters of a lane that broke end as well: that is for the tick to tell.
+            if workforce.is_done() && workforce.broken().is_none() {
                 for (lane, conn) in self.lanes.iter_mut().zip(workforce.lanes()) {
                     (lane.begun, lane.ended) = conn.lane.progress();
                 }
@@ -848,6 +850,7 @@ impl Client {
 
     pub(crate) fn next_tick(&self, session: &Session) -> u64 {
         match self.phase {
+            Phase::Running if session.workforce.as_ref().is_some_and(Workforce::is_done) => MS,
             Phase::Running | Phase::Finishing => {
                 let end = self.end.saturating_sub(session.now);
                 if session.load.transport == Transport::Rc {
