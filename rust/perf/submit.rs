@@ -234,10 +234,11 @@ impl<M: Reader<Arc<Buffer>, Op>> Submission<M> {
             if self.load.verify {
                 let from = op.seq % u64::from(self.load.depth);
                 let pattern = Pattern::new(self.connection, from, false);
-                let right = buffer
+                // Without its buffer, which a broken lane keeps, it cannot be told.
+                let wrong = buffer
                     .as_ref()
-                    .is_some_and(|buffer| holds(buffer, size as usize, pattern));
-                if !right {
+                    .is_some_and(|buffer| !holds(buffer, size as usize, pattern));
+                if wrong {
                     self.stats.miscompares.add(1);
                 }
             }
