@@ -21,8 +21,9 @@
 //! Each registration has a number, by which a LOCAL_INV names what it ends. For a [`RegisteredMr`]
 //! the REG_MR has completed, so a LOCAL_INV comes after it. A [`Registration`] is still owned by
 //! the token of its REG_MR; it can be ended only in the same chain, behind it, or when that is
-//! known to be done ([`Registration::confirm`]), and its work requests are all made on one QP. So
-//! when chain and token are back, that LOCAL_INV was the last that happened to it.
+//! known to be done ([`Registration::confirm`]), and its work requests are all made on one QP; a
+//! chain that ends it does not begin it again. So when chain and token are back, that LOCAL_INV was
+//! the last that happened to it.
 //!
 //! A peer names a key, and keys come again. It can only end what was a [`RegisteredMr`] when its
 //! message was seen, which is told by a second number, from [`Registration::done`].
@@ -207,8 +208,9 @@ pub(super) mod sealed {
     pub(crate) trait Registered {
         fn described(&self) -> &Described;
 
-        /// Its REG_MR is known to have completed.
-        fn is_registered(&self) -> bool;
+        /// Its REG_MR is known to have completed, and none can be posted any more but on the QP
+        /// with that key.
+        fn is_registered(&self, qp: u32) -> bool;
     }
 }
 
@@ -343,8 +345,9 @@ impl<C: Cover> Registered for Registration<C> {
         &self.0.described
     }
 
-    fn is_registered(&self) -> bool {
-        self.0.described.confirmed.load(Relaxed)
+    fn is_registered(&self, qp: u32) -> bool {
+        let described = &self.0.described;
+        described.confirmed.load(Relaxed) && described.bind(qp)
     }
 }
 
@@ -446,7 +449,7 @@ impl<C: Cover> Registered for RegisteredMr<C> {
         &self.described
     }
 
-    fn is_registered(&self) -> bool {
+    fn is_registered(&self, _qp: u32) -> bool {
         true
     }
 }

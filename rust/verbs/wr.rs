@@ -250,12 +250,13 @@ impl<'q, 't> SendWr<'q, 't> {
     /// # Errors
     ///
     /// `EINVAL` for a region of another PD, or a registration for which a work request was already
-    /// made on another QP.
+    /// made on another QP, or which was ended before in the same chain.
     pub(crate) fn reg_mr<C: Cover>(&mut self, registration: &'t Registration<C>) -> Result {
         self.set(Op::RegMr, sys::ib_wr_opcode_IB_WR_REG_MR)?;
         let region = registration.described();
         self.check_pd(region)?;
-        if !region.bind(self.qp) {
+        // The proof that a chain ended a registration has to be the last word about it.
+        if self.before.have(Effect::Revokes, region.number) || !region.bind(self.qp) {
             self.op = None;
             return Err(EINVAL);
         }
@@ -275,12 +276,14 @@ impl<'q, 't> SendWr<'q, 't> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a region of another PD, or a registration that is not made in this chain.
+    /// `EINVAL` for a region of another PD, or a registration that is neither made in this chain nor
+    /// [confirmed](Registration::confirm) on this QP.
     pub(crate) fn local_inv(&mut self, region: &'t impl Region) -> Result {
         self.set(Op::LocalInv, sys::ib_wr_opcode_IB_WR_LOCAL_INV)?;
         let described = region.described();
         self.check_pd(described)?;
-        let known = region.is_registered() || self.before.have(Effect::Registers, described.number);
+        let known =
+            region.is_registered(self.qp) || self.before.have(Effect::Registers, described.number);
         if !known {
             self.op = None;
             return Err(EINVAL);
