@@ -132,7 +132,7 @@ struct rivet_bottom {
 };
 
 void rivet_bottom_init(struct rivet_bottom *bottom, work_func_t func);
-/* Returns whether it was another CPU's; if cpu is offline, it is this one's. */
+/* Returns whether it was another CPU's; if cpu is not online, it is this one's. */
 bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu);
 void rivet_bottom_kick_after(struct rivet_bottom *bottom, unsigned int cpu,
 			     u64 ns);

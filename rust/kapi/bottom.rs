@@ -53,17 +53,17 @@ impl<T: Softirq> Bottom<T> {
         })
     }
 
-    /// Has the target run soon on `cpu`, or on this CPU if that one is offline. Any context.
+    /// Has the target run soon on `cpu`, or on this CPU if that one is not online. Any context.
     /// Returns whether the CPU is another than this.
     pub(crate) fn kick(&self, cpu: u32) -> bool {
-        // SAFETY: Initialised (type invariant).
+        // SAFETY: Initialised (type invariant); the helper checks the number.
         unsafe { sys::rivet_bottom_kick(self.raw.get(), cpu) }
     }
 
     /// Has the target run on `cpu` in `ns` nanoseconds, unless it has been told so already: the
     /// last time given counts. Any context.
     pub(crate) fn kick_after(&self, cpu: u32, ns: u64) {
-        // SAFETY: Initialised (type invariant).
+        // SAFETY: Initialised (type invariant); the helper checks the number when the time has come.
         unsafe { sys::rivet_bottom_kick_after(self.raw.get(), cpu, ns) };
     }
 }

@@ -365,7 +365,7 @@ bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu)
 
 	/* A CPU does not go offline under who has interrupts off. */
 	local_irq_save(flags);
-	if (!cpu_online(cpu))
+	if (!rivet_cpu_online(cpu))
 		cpu = smp_processor_id();
 	remote = cpu != smp_processor_id();
 	queue_work_on(cpu, system_bh_highpri_wq, &bottom->work);
