@@ -122,8 +122,7 @@ impl Policy {
     }
 }
 
-/// A policy that somebody runs by: it can be changed, but not removed. May be dropped in any
-/// context that may free memory.
+/// A policy that somebody runs by: it can be changed, but not removed. Dropping it may sleep.
 pub(crate) struct InUse {
     policy: Arc<Policy>,
     // Keeps the directory.

@@ -205,8 +205,8 @@ impl<P, D> Drop for DefaultGroup<P, D> {
     }
 }
 
-/// A directory that cannot be removed as long as this lives. May be dropped in any context that
-/// may free memory.
+/// A directory that cannot be removed as long as this lives. Dropping it may sleep, as it may be the
+/// last that keeps the group above.
 ///
 /// # Invariants
 ///
