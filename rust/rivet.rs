@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! perf      a service: the in-kernel performance test        control   configfs
-//! engine    what makes the data path fast: policies
+//! engine    what makes the data path fast: lanes, pollers, memory, by policies
 //! verbs     safe Rust over ib_core and rdma_cm               kapi      other C interfaces
 //! sys       what bindgen makes of the C headers
 //! ```

@@ -264,7 +264,8 @@ setting!(13, "verify",
     show: |config, out| writeln!(out, "{}", u8::from(config.load().verify)),
     store: |end, value| {
         let verify = parse_number(value, Bounds { min: 0, max: 1 })? == 1;
-        end.change(|config| config.verify = Some(verify))
+        // A server may not have it: 0 is as if it had never been set.
+        end.change(|config| config.verify = verify.then_some(true))
     }
 );
 

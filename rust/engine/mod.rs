@@ -3,14 +3,23 @@
 //! Engine: what makes the data path fast. It stands on `verbs`; services stand on it.
 //!
 //! ```text
-//! engine = policy · lane · poller · moderation · mr_cache · memory · buffers · stats
+//! policy       a named set of knobs               lane      one CPU's share of a connection
+//! poller       a CPU's completions                memory    how operations get at pages
+//! moderation   when a poller looks                mr_cache  registrations found again
+//! accounting   who asks for a completion          naive     the slow choices, to compare with
+//! placement    which lane is on which CPU         stats     counters
 //! ```
+//!
+//! A service makes a [`lane::Lane`] for each CPU that its connection is used from, with what it
+//! keeps for it as a [`lane::Service`]; takes a seat on the CPU's [`poller::Poller`], which calls it
+//! with completions; and has its READs made by a [`memory::Reader`]. Threads that wait for their own
+//! operations look for completions themselves ([`poller::Waiter`]).
 //!
 //! A [`policy`] is a named set of knobs ([`knobs`]) that a service takes by its name. Those that
 //! say how completions are waited for can be turned while connections run: hot paths read them out
 //! of the policy, without a lock. All others are read once, when a connection is made.
 
-// A knob is here when it can be set, and used by what of the engine a service takes.
+// The engine is what services of the next versions take as well.
 #![allow(dead_code)]
 
 pub(crate) mod accounting;

@@ -11,6 +11,9 @@
 //! ([`conn::Conn`]) of the transport that is measured. As one thread owns it all, the data path
 //! takes no lock; others reach a session only through its [`session::Mailbox`].
 //!
+//! A client with submitters has lanes of the engine instead of such connections, which threads of
+//! their own share ([`submit`]); the server sees no difference.
+//!
 //! # A session from begin to end
 //!
 //! ```text

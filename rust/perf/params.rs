@@ -97,7 +97,7 @@ pub(crate) const SGES: Bounds = Bounds { min: 1, max: 32 };
 pub(crate) const DEPTH: Bounds = Bounds { min: 1, max: 1024 };
 /// Connections per client.
 pub(crate) const CONNECTIONS: Bounds = Bounds { min: 1, max: 256 };
-/// Operations per connection; 0 = by time.
+/// Operations of all connections together; 0 = by time.
 pub(crate) const COUNT: Bounds = Bounds {
     min: 0,
     max: 1 << 48,
