@@ -230,6 +230,15 @@ pub(crate) struct Memory<P: Source> {
     remains: KVec<Remains<P>>,
 }
 
+/// Payloads up to how many bytes are copied.
+fn copy_up_to(knobs: &Knobs) -> usize {
+    match knobs.memory {
+        knobs::Memory::Copy => LONGEST_COPY,
+        knobs::Memory::Auto => (knobs.copy_threshold as usize).min(LONGEST_COPY),
+        _ => 0,
+    }
+}
+
 /// What a lane's memory is for.
 pub(crate) struct Need {
     /// Operations at a time.
@@ -251,11 +260,7 @@ impl<P: Source> Memory<P> {
     /// `ENOSPC` if the lane's share of the cache has not two entries for each operation at a time;
     /// `ENOMEM`.
     pub(crate) fn new(pd: &Arc<Pd>, knobs: &Knobs, need: &Need) -> Result<Self> {
-        let copy_up_to = match knobs.memory {
-            knobs::Memory::Copy => LONGEST_COPY,
-            knobs::Memory::Auto => (knobs.copy_threshold as usize).min(LONGEST_COPY),
-            _ => 0,
-        };
+        let copy_up_to = copy_up_to(knobs);
         let mut memory = Self {
             copy_up_to,
             pool: KVec::new(),
@@ -643,6 +648,9 @@ pub(crate) trait Reader<P: Source, U: Send + 'static>:
     /// Most work requests of an operation that are posted together.
     const LONGEST: u32;
 
+    /// Those of an operation of `len` bytes by a policy with these knobs, at most.
+    fn longest(knobs: &Knobs, len: usize) -> u32;
+
     /// What an operation needs, if it can be made at once. Does not sleep.
     fn at_once() -> Option<Self::Fresh>;
 
@@ -685,6 +693,13 @@ impl<P: Source, U: Send + 'static> Reader<P, U> for Memory<P> {
 
     /// LOCAL_INV of another, REG_MR, and READ; or REG_MR, READ and LOCAL_INV.
     const LONGEST: u32 = 3;
+
+    fn longest(knobs: &Knobs, len: usize) -> u32 {
+        match len <= copy_up_to(knobs) {
+            true => 1,
+            false => <Self as Reader<P, U>>::LONGEST,
+        }
+    }
 
     fn at_once() -> Option<()> {
         Some(())

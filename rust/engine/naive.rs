@@ -5,6 +5,7 @@
 //! fast path has no branch for them. Nothing in here is slower than the textbook.
 
 use super::{
+    knobs::Knobs,
     lane::Guard,
     memory::{Read, Reader, Remains, Source, Step},
     stats::{LaneStats, Shared},
@@ -86,6 +87,10 @@ impl<P: Source, U: Send + 'static> Reader<P, U> for Register<P> {
     type Fresh = (Mr, SgTable);
 
     const LONGEST: u32 = 1;
+
+    fn longest(_knobs: &Knobs, _len: usize) -> u32 {
+        <Self as Reader<P, U>>::LONGEST
+    }
 
     fn at_once() -> Option<Self::Fresh> {
         None

@@ -678,7 +678,7 @@ impl LaneConn {
             max_recv_wr: 1,
             max_send_sge: 1,
             max_recv_sge: 1,
-            batch: knobs.batch.max(M::LONGEST),
+            batch: knobs.batch.max(M::longest(knobs, load.size as usize)),
         };
         let qp = Qp::new_cm(&id, pd, &cq, &cq, None, config).because("data QP")?;
         let key = qp.key();
