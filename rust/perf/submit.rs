@@ -371,7 +371,10 @@ pub(crate) trait AnyLane: Send + Sync + 'static {
     /// Why it is of no more use, if it is. As long as it is, nobody waits for this.
     fn broken(&self) -> Option<Broken>;
 
-    /// Nothing new, and what is under way ends: to be called when the CM has moved the QP to error.
+    /// Nothing new, and that what is under way fails from here on is no error.
+    fn close(&self);
+
+    /// What is under way ends: to be called when the CM has moved the QP to error.
     fn stop(&self);
 
     /// What is posted and not completed.
@@ -469,9 +472,14 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
         self.with(|lane, queue, _| lane.broken.or(queue.failed.map(Broken::Error)))
     }
 
-    fn stop(&self) {
-        self.with(|lane, queue, _| {
+    fn close(&self) {
+        self.with(|lane, _, _| {
             lane.broken.get_or_insert(Broken::Status(WcStatus::Flushed));
+        });
+    }
+
+    fn stop(&self) {
+        self.with(|_, queue, _| {
             let _ = queue.qp.mark_end();
         });
         Submission::<M>::after(&self.shared, u64::MAX);
@@ -534,6 +542,12 @@ impl Roster {
     /// Operations at a time on a lane.
     pub(crate) fn lane_depth(&self, load: &Load, lane: u32) -> u32 {
         load.depth * self.of_lane(lane).count() as u32
+    }
+
+    /// The most operations at a time that a lane has.
+    fn most(&self, load: &Load) -> u32 {
+        let depths = (0..self.lanes).map(|lane| self.lane_depth(load, lane));
+        depths.max().unwrap_or(0)
     }
 
     /// Buffers of a lane.
@@ -655,12 +669,16 @@ impl LaneConn {
         let every = accounting::every(load.depth, knobs.signal_every);
         let size = accounting::queue_for(depth, every, M::LONGEST);
         let caps = pd.device().caps();
-        if size >= caps.max_qp_wr {
+        // With a marker behind them, and the end of that.
+        let most = caps.max_qp_wr.min(caps.max_cqe).saturating_sub(2);
+        if size > most {
             let name = pd.device().name();
             let name = name.as_str();
             return Err(Failure::new(
                 E2BIG,
-                fmt!("depth: the lane's submitters need {size} work requests, more than {name} queues"),
+                fmt!(
+                    "depth: the lane's submitters need {size} work requests, {name} queues {most}"
+                ),
             ));
         }
         let node = match knobs.numa {
@@ -715,7 +733,7 @@ impl LaneConn {
         let submission = Submission {
             connection: index,
             load: *load,
-            memory: memory(pd, knobs, &need).map_err(|e| lack(e, &need))?,
+            memory: memory(pd, knobs, &need).map_err(|e| lack(e, roster, load))?,
             remote: Remote::new(0),
             accounting: Accounting::new(depth, every, size, M::LONGEST).ok_or(EINVAL)?,
             buffers,
@@ -787,12 +805,13 @@ fn register(_pd: &Arc<Pd>, _knobs: &Knobs, need: &Need) -> Result<Register<Arc<B
 }
 
 /// Why there is no memory for a lane, in words.
-fn lack(e: Error, need: &Need) -> Failure {
+fn lack(e: Error, roster: &Roster, load: &Load) -> Failure {
     if e == ENOSPC {
-        let least = u64::from(need.depth) * 2 * u64::from(need.lanes);
+        // Each lane has the same share, whatever is under way on it.
+        let least = u64::from(roster.most(load)) * 2 * u64::from(roster.lanes);
         return Failure::new(
             e,
-            fmt!("mr_cache_entries: this load needs {least}, twice what it has under way"),
+            fmt!("mr_cache_entries: this load needs {least}, for each lane twice what one has under way"),
         );
     }
     Failure::new(e, fmt!("memory of the lane: error {}", e.to_errno()))
@@ -826,8 +845,7 @@ impl Workforce {
         debug: Option<Dir>,
     ) -> Outcome<Self> {
         let roster = Roster::new(knobs, crew)?;
-        let most = (0..roster.lanes).map(|lane| roster.lane_depth(load, lane));
-        let most = most.max().unwrap_or(0);
+        let most = roster.most(load);
         if crew.buffers != 0 && crew.buffers < most {
             return Err(Failure::new(
                 EINVAL,
@@ -916,18 +934,26 @@ impl Workforce {
         }
     }
 
-    /// Why a lane is of no more use, and which.
+    /// Why a lane is of no more use, and which: of several, one whose status is a reason.
     pub(crate) fn broken(&self) -> Option<(usize, Broken)> {
-        self.lanes
-            .iter()
-            .enumerate()
-            .find_map(|(index, lane)| Some((index, lane.lane.broken()?)))
+        let mut flushed = None;
+        for (index, lane) in self.lanes.iter().enumerate() {
+            match lane.lane.broken() {
+                None => {}
+                Some(Broken::Status(WcStatus::Flushed)) => {
+                    flushed.get_or_insert((index, Broken::Status(WcStatus::Flushed)));
+                }
+                Some(reason) => return Some((index, reason)),
+            }
+        }
+        flushed
     }
 
     /// The orderly end: nothing new, all completions seen. Returns what is left outstanding after
     /// `deadline` (ns). Sleeps.
     pub(crate) fn end(&mut self, deadline: u64) -> u32 {
         for lane in self.lanes.iter_mut() {
+            lane.lane.close();
             // Moves the QP to error. One that was never connected has nothing under way.
             let _ = lane.id.disconnect();
             lane.lane.stop();
