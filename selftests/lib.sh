@@ -160,6 +160,15 @@ run_load() {
 # serves: the server s is none the worse: it serves an honest client.
 serves() { run_load 20 size=100 depth=4; }
 
+# stats NAME: S[key] is what the end's stats say.
+declare -A S
+stats() {
+	local key value
+	S=()
+	# shellcheck disable=SC2034 # the script's
+	while read -r key value; do S[$key]=$value; done <"$C/$1/stats"
+}
+
 # result_is NAME KEY VALUE
 result_is() { results "$1" && [ "${R[$2]-}" = "$3" ]; }
 
@@ -225,6 +234,25 @@ neighbour() {
 	for address in 10.77.0.$3 fd77::$3; do
 		ip -n "$1" neigh replace "$address" lladdr "$(mac_of "$4" "$5")" dev "$2" nud permanent
 	done
+}
+
+# link NAMESPACE: its device, if it is not there.
+link() {
+	[ ! -d "/sys/class/infiniband/rxe$1" ] || return 0
+	ip netns exec "$1" rdma link add "rxe$1" type rxe netdev "v$1"
+	net_ready
+}
+
+# renew: both devices are made anew, after an interface was down: it has forgotten
+# its IPv6 address and its neighbours. And rxe's QP 1 goes to error for good when
+# it has to send what no way is for.
+renew() {
+	local ns
+	for ns in a b; do
+		rdma link delete rxe$ns
+		ip netns exec $ns rdma link add rxe$ns type rxe netdev v$ns
+	done
+	net_addresses
 }
 
 # net_ready: waits until both devices are up and know their addresses.

@@ -7,12 +7,6 @@
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
 
-# link NAMESPACE: the device, if it is not there.
-link() {
-	[ ! -d "/sys/class/infiniband/rxe$1" ] || return 0
-	ip netns exec "$1" rdma link add "rxe$1" type rxe netdev "v$1"
-	net_ready
-}
 restore() { link a && link b; }
 
 # traffic KEY=VALUE...

@@ -16,18 +16,6 @@ restore() {
 	DOWN="" SILENT=""
 }
 
-# An interface that was down has forgotten its IPv6 address and its neighbours.
-# And rxe's QP 1 goes to error for good when it has to send what no way is for,
-# so the devices have to be made anew.
-renew() {
-	local ns
-	for ns in a b; do
-		rdma link delete rxe$ns
-		ip netns exec $ns rdma link add rxe$ns type rxe netdev v$ns
-	done
-	net_addresses
-}
-
 # Nothing passes, and nobody is told.
 silent() {
 	SILENT=1
