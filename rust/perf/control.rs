@@ -47,6 +47,10 @@ pub(crate) struct Control {
     /// The CM's connection.
     pub(crate) id: CmId,
     free: KVec<KBox<Slot>>,
+    /// Messages whose sends have not completed.
+    sending: u32,
+    /// Memory that is registered when there are none, and its connection.
+    waiting: Option<(Registration, u32)>,
     /// Number of the next message that is sent.
     sent: u64,
     /// Number of the next message that must come.
@@ -92,6 +96,8 @@ impl Control {
             qp,
             id,
             free,
+            sending: 0,
+            waiting: None,
             sent: 0,
             received: 0,
             last_sent: now,
@@ -133,13 +139,31 @@ impl Control {
         });
         pushed.map_err(|(e, _)| e).because("control message")?;
         self.qp.flush().because("control message")?;
+        self.sending += 1;
         self.sent += 1;
         self.last_sent = now;
         Ok(())
     }
 
-    /// Registers memory of a connection; ends with [`Arrival::Registered`]. `EAGAIN` without room.
+    /// Registers memory of a connection; ends with [`Arrival::Registered`]. One at a time.
+    ///
+    /// The work request waits until no message is on its way: see
+    /// [`crate::verbs::caps::Caps::registers_twice`].
     pub(crate) fn register(&mut self, registration: Registration, connection: u32) -> Outcome {
+        if self.waiting.is_some() {
+            return Err(EAGAIN).because("memory registration");
+        }
+        self.waiting = Some((registration, connection));
+        self.register_waiting()
+    }
+
+    fn register_waiting(&mut self) -> Outcome {
+        if self.sending > 0 {
+            return Ok(());
+        }
+        let Some((registration, connection)) = self.waiting.take() else {
+            return Ok(());
+        };
         let token = Posted::Register(registration, connection);
         let pushed = self.qp.push(token, |token, wr| {
             let Posted::Register(registration, _) = token else {
@@ -159,6 +183,9 @@ impl Control {
         }
         let mut arrival = None;
         while let Some(done) = self.qp.take_send(wc) {
+            if matches!(done.token, Posted::Message(_)) {
+                self.sending = self.sending.saturating_sub(1);
+            }
             if done.status != WcStatus::Success {
                 check(done.status, &mut self.flushed, now)?;
                 continue;
@@ -170,6 +197,7 @@ impl Control {
                 }
             }
         }
+        self.register_waiting()?;
         Ok(arrival)
     }
 

@@ -137,10 +137,16 @@ pub(crate) struct Caps {
     pub(crate) mem_mgt: bool,
     /// CQs can hold events back ([`super::Cq::set_moderation`]).
     pub(crate) cq_moderation: bool,
+    /// A defect of rxe: when it sends again from the first work request that was not acknowledged,
+    /// it executes the local ones behind that a second time, and a REG_MR of a region that is
+    /// registered already breaks the QP. So a REG_MR must not pass what can be sent again: READs,
+    /// for which [`super::SendWr::reg_mr`] sees to it, and SENDs and WRITEs, for which its user has
+    /// to.
+    pub(crate) registers_twice: bool,
 }
 
 impl Caps {
-    pub(super) fn new(attr: &sys::ib_device_attr, cq_moderation: bool) -> Self {
+    pub(super) fn new(attr: &sys::ib_device_attr, cq_moderation: bool, rxe: bool) -> Self {
         let mem_mgt = sys::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
         Self {
             max_qp_wr: attr.max_qp_wr,
@@ -157,6 +163,7 @@ impl Caps {
             atomics: attr.atomic_cap != sys::ib_atomic_cap_IB_ATOMIC_NONE,
             mem_mgt: attr.device_cap_flags & mem_mgt != 0,
             cq_moderation,
+            registers_twice: rxe,
         }
     }
 

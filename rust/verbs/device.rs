@@ -337,7 +337,8 @@ fn try_add(raw: *mut sys::ib_device) -> Result {
     // SAFETY: The device is registered: its attributes and operations are there and do not change.
     let caps = unsafe {
         let device = raw.as_ref();
-        Caps::new(&device.attrs, device.ops.modify_cq.is_some())
+        let rxe = device.ops.driver_id == sys::rdma_driver_id_RDMA_DRIVER_RXE;
+        Caps::new(&device.attrs, device.ops.modify_cq.is_some(), rxe)
     };
     // INVARIANT: The core calls `add` for a registered device and calls `remove` before it goes,
     // and `remove` waits for the drop of the object made here.

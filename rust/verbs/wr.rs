@@ -260,6 +260,9 @@ impl<'q, 't> SendWr<'q, 't> {
             self.op = None;
             return Err(EINVAL);
         }
+        if self.limits.caps.registers_twice {
+            self.fence();
+        }
         self.effect = Effect::Registers;
         self.registration = region.number;
         // SAFETY: Plain numbers and a pointer; the header at the front stays as it is.
