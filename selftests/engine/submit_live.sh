@@ -161,5 +161,5 @@ around() {
 
 tests "changes register" "changes cached" "flood fast" others \
 	"cpu_goes 1" "cpu_goes 0 cpus=1 completion=interrupt memory=cached" \
-	"cpu_goes 0 cpus=1 completion=busy busy_usecs=100000" \
+	"cpu_goes 1 completion=busy lock=global" \
 	"cpu_goes 1 completion=coalesce memory=register lock=global" started_without around
