@@ -396,7 +396,11 @@ void rivet_stay_on(unsigned int cpu)
 {
 	if (raw_smp_processor_id() == cpu && current->nr_cpus_allowed == 1)
 		return;
-	if (cpu < nr_cpu_ids && cpu_online(cpu))
-		/* It may just have gone: then the next time. */
-		set_cpus_allowed_ptr(current, cpumask_of(cpu));
+	if (cpu >= nr_cpu_ids || !cpu_online(cpu))
+		return;
+	/* Who was sent away may still have the mask, which then moves nobody. */
+	if (current->nr_cpus_allowed == 1)
+		set_cpus_allowed_ptr(current, cpu_possible_mask);
+	/* It may just have gone: then the next time. */
+	set_cpus_allowed_ptr(current, cpumask_of(cpu));
 }
