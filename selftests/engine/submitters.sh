@@ -173,11 +173,11 @@ signal_every() {
 		at_least signalled $((N / every))
 		at_most signalled $((N / every + 3))
 	done
-	# By the depth: one of two.
+	# By the depth: one of four.
 	turn signal_every=0
 	submit 96 size=5000 submitters=2 depth=8
-	at_least signalled 48
-	at_most signalled 51
+	at_least signalled 24
+	at_most signalled 27
 }
 
 # ---- completions ------------------------------------------------------------
