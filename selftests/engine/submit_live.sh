@@ -141,7 +141,7 @@ started_without() {
 	start c a && goes_on "the start"
 	echo 1 >"$CPU1"
 	goes_on "CPU 1 came"
-	on 1 0 || fail "it is on CPU '$V'"
+	wait_for 5 on 1 0 || fail "it is on CPU '$V'"
 	ends_well
 }
 
