@@ -195,7 +195,7 @@ beside_perftest() {
 
 beside_perftest_latency() { # OP SIZE
 	local op=$1 size=$2 n
-	case $2 in 65536) n=100 ;; 4096) n=500 ;; *) n=1000 ;; esac
+	case $2 in 65536) n=60 ;; 4096) n=400 ;; *) n=800 ;; esac
 	run_rivet() {
 		load op="${ping[$op]}" size="$size" policy=latency count="$n" && rivet=$(calc "${R[lat_ns_p50]} / 1000")
 	}
@@ -205,7 +205,7 @@ beside_perftest_latency() { # OP SIZE
 
 beside_perftest_rate() { # OP SIZE
 	local op=$1 size=$2 n
-	case $2 in 65536) n=160 ;; 4096) n=1000 ;; *) n=4000 ;; esac
+	case $2 in 65536) n=128 ;; 4096) n=1000 ;; *) n=3000 ;; esac
 	run_rivet() { load op="$op" size="$size" policy=default depth=32 count="$n" && rivet=${R[iops]}; }
 	run_other() {
 		local millions

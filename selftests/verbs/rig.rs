@@ -504,7 +504,7 @@ pub(crate) struct Seen {
     pub(crate) imm: Option<u32>,
     pub(crate) invalidated: Option<u32>,
     pub(crate) src_qp: u32,
-    /// It gave a proof of revocation.
+    /// It gave a proof of what became of registrations.
     pub(crate) proof: bool,
     /// What the proof gave back: of the token's region or registration, or of [`End::lent`].
     pub(crate) back: Option<(Mr, Mapped)>,
@@ -659,14 +659,18 @@ impl End {
     }
 }
 
-/// What the proof gives back. Of its own: stacks are short here.
+type Paged = KBox<Registration<MappedPages>>;
+
+/// What the proof gives back, or else the registration. Of its own: stacks are short here.
 #[inline(never)]
 fn reclaim_paged(
-    paged: KBox<Registration<MappedPages>>,
+    paged: Paged,
     proof: &Revocation<'_>,
-) -> Option<KBox<(Mr, MappedPages)>> {
-    let parts = KBox::into_inner(paged).reclaim(proof).ok()?;
-    KBox::new(parts, GFP_KERNEL).ok()
+) -> (Option<KBox<(Mr, MappedPages)>>, Option<Paged>) {
+    match KBox::into_inner(paged).reclaim(proof) {
+        Ok(parts) => (KBox::new(parts, GFP_KERNEL).ok(), None),
+        Err(paged) => (None, KBox::new(paged, GFP_KERNEL).ok()),
+    }
 }
 
 /// Gives a completion to a QP; whether it was of that QP.
@@ -686,7 +690,7 @@ pub(crate) fn take(
         let mut back_paged = None;
         let back = done.revocation.and_then(|proof| {
             if let Some(paged) = token.paged.take() {
-                back_paged = reclaim_paged(paged, &proof);
+                (back_paged, token.paged) = reclaim_paged(paged, &proof);
             }
             if let Some(region) = token.region.take() {
                 return region
