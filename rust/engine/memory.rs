@@ -27,7 +27,7 @@ use super::{
 use crate::{
     kapi::random,
     verbs::{
-        mr::Revocation, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Members, Mr,
+        mr::Revocation, qp, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Members, Mr,
         PageList, PageRefs, Pd, Qp, RegisteredMr, Registration, RemoteAddr, SendWr, SgTable, Sge,
         WcStatus,
     },
@@ -61,12 +61,8 @@ impl Platform for Kernel {
     type Vec<T> = KVVec<T>;
     type Error = Error;
 
-    fn filled<T>(len: usize, mut make: impl FnMut() -> T) -> Result<KVVec<T>> {
-        let mut v = KVVec::with_capacity(len, GFP_KERNEL)?;
-        for _ in 0..len {
-            v.push(make(), GFP_KERNEL)?;
-        }
-        Ok(v)
+    fn filled<T>(len: usize, make: impl FnMut() -> T) -> Result<KVVec<T>> {
+        qp::filled(len, make)
     }
 }
 

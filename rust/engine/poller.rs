@@ -48,7 +48,7 @@ use crate::{
         bottom::{Bottom, Softirq},
         time::now_ns,
     },
-    verbs::{cq, Cq, Device, Wc},
+    verbs::{cq, qp::filled, Cq, Device, Wc},
 };
 use kernel::{
     new_mutex, new_spinlock,
@@ -114,14 +114,10 @@ pub(crate) struct Poller {
 
 impl Poller {
     fn new(device: &Arc<Device>, policy: &Arc<Policy>, cpu: u32) -> Result<Arc<Self>> {
-        let mut wcs = KVVec::with_capacity(CHUNK, GFP_KERNEL)?;
-        for _ in 0..CHUNK {
-            wcs.push(Wc::EMPTY, GFP_KERNEL)?;
-        }
         let turn = Turn {
             cqs: KVec::new(),
             lanes: KVec::new(),
-            wcs,
+            wcs: filled(CHUNK, || Wc::EMPTY)?,
             moderator: Moderator::new(now_ns()),
         };
         let core = try_pin_init!(Core {

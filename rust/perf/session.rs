@@ -34,7 +34,11 @@ use crate::{
         sched,
         time::{now_ns, MS},
     },
-    verbs::{self, cm, cq, device, qp::QpCounts, Cq, Device, Pd, Wc, WcStatus},
+    verbs::{
+        self, cm, cq, device,
+        qp::{self, QpCounts},
+        Cq, Device, Pd, Wc, WcStatus,
+    },
 };
 use kernel::{
     debugfs::Dir,
@@ -262,7 +266,7 @@ pub(crate) struct Session {
     /// Key of each data QP, and the connection's number; ascending, as keys are.
     keys: KVec<(u32, u32)>,
     /// Room for the completions of one poll.
-    wcs: KVec<Wc>,
+    wcs: KVVec<Wc>,
     moderator: Moderator,
     pub(crate) control: Option<Control>,
     pub(crate) fabric: Option<Fabric>,
@@ -342,13 +346,7 @@ impl Session {
             moved: false,
             conns: KVec::new(),
             keys: KVec::new(),
-            wcs: {
-                let mut wcs = KVec::with_capacity(POLL_BUDGET.max as usize, GFP_KERNEL)?;
-                for _ in 0..POLL_BUDGET.max {
-                    wcs.push(Wc::EMPTY, GFP_KERNEL)?;
-                }
-                wcs
-            },
+            wcs: qp::filled(POLL_BUDGET.max as usize, || Wc::EMPTY)?,
             moderator: Moderator::new(now_ns()),
             control: None,
             fabric: None,

@@ -624,7 +624,7 @@ impl<S: 'static, R: 'static> Drop for Qp<S, R> {
 }
 
 /// `len` values made by `f`.
-pub(super) fn filled<T>(len: usize, mut f: impl FnMut() -> T) -> Result<KVVec<T>> {
+pub(crate) fn filled<T>(len: usize, mut f: impl FnMut() -> T) -> Result<KVVec<T>> {
     let mut v = KVVec::with_capacity(len, GFP_KERNEL)?;
     for _ in 0..len {
         v.push(f(), GFP_KERNEL)?;
