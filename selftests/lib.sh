@@ -321,3 +321,16 @@ tests() {
 	fi
 	exit $failed
 }
+
+# submitter_on N CPU: submitter N may run there only. V is where it may.
+submitter_on() {
+	local comm name key value
+	V=""
+	for comm in /proc/[0-9]*/comm; do
+		read -r name <"$comm" && [ "$name" = "rivet_sub/$1" ] || continue
+		while read -r key value; do
+			[ "$key" != Cpus_allowed_list: ] || V=$value
+		done <"${comm%/comm}"/status
+	done 2>/dev/null
+	[ "$V" = "$2" ]
+}

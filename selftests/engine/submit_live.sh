@@ -94,26 +94,13 @@ others() {
 
 # ---- CPUs -------------------------------------------------------------------
 
-# on N CPU: submitter N may run there only.
-on() {
-	local comm name key value
-	V=""
-	for comm in /proc/[0-9]*/comm; do
-		read -r name <"$comm" && [ "$name" = "rivet_sub/$1" ] || continue
-		while read -r key value; do
-			[ "$key" != Cpus_allowed_list: ] || V=$value
-		done <"${comm%/comm}"/status
-	done 2>/dev/null
-	[ "$V" = "$2" ]
-}
-
-elsewhere() { ! on "$1" 1; }
+elsewhere() { ! submitter_on "$1" 1; }
 
 # cpu_goes SUBMITTER KNOB=VALUE...: CPU 1, on which that submitter is, goes and comes again.
 cpu_goes() {
 	local round
 	load "${@:2}" || return
-	wait_for 5 on "$1" 1 || fail "it is on CPU '$V'"
+	wait_for 5 submitter_on "$1" 1 || fail "it is on CPU '$V'"
 	for round in 1 2; do
 		echo 0 >"$CPU1" || fail "CPU 1 cannot go"
 		goes_on "CPU 1 went"
@@ -122,7 +109,7 @@ cpu_goes() {
 		nap 0.3
 		echo 1 >"$CPU1" || fail "CPU 1 cannot come"
 		goes_on "CPU 1 came, round $round"
-		wait_for 5 on "$1" 1 || fail "round $round: it did not come back, it is on CPU '$V'"
+		wait_for 5 submitter_on "$1" 1 || fail "round $round: it did not come back, it is on CPU '$V'"
 	done
 	ends_well
 }
@@ -141,7 +128,7 @@ started_without() {
 	start c a && goes_on "the start"
 	echo 1 >"$CPU1"
 	goes_on "CPU 1 came"
-	wait_for 5 on 1 0 || fail "it is on CPU '$V'"
+	wait_for 5 submitter_on 1 0 || fail "it is on CPU '$V'"
 	ends_well
 }
 

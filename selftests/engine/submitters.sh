@@ -234,20 +234,9 @@ on_cpus() {
 	local n=0 cpu
 	server && policy p "cpus=$1" && client op=read policy=p submitters=$(($# - 1)) duration_ms=60000 && start c a || return
 	for cpu in "${@:2}"; do
-		wait_for 5 is_on "$n" "$cpu" || fail "submitter $n is on CPU '$V', not $cpu"
+		wait_for 5 submitter_on "$n" "$cpu" || fail "submitter $n is on CPU '$V', not $cpu"
 		n=$((n + 1))
 	done
-}
-is_on() {
-	local comm name key value
-	V=""
-	for comm in /proc/[0-9]*/comm; do
-		read -r name <"$comm" && [ "$name" = "rivet_sub/$1" ] || continue
-		while read -r key value; do
-			[ "$key" != Cpus_allowed_list: ] || V=$value
-		done <"${comm%/comm}"/status
-	done 2>/dev/null
-	[ "$V" = "$2" ]
 }
 
 # more SUBMITTERS KEY=VALUE...: the numbers at their ends.
