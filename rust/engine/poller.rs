@@ -308,8 +308,9 @@ impl Core {
     /// The last turn of a thread that is no longer among the waiters: looks once more, and arms if
     /// that is what follows.
     fn last_turn(&self, next: Next) -> Took {
+        let budget = self.policy.moderation().poll_budget;
         self.turn(|turn| {
-            let n = self.sweep(turn, CHUNK as u32);
+            let n = self.sweep(turn, budget);
             if n > 0 {
                 turn.moderator.found(n, now_ns());
                 return Took::Found;
