@@ -9,6 +9,7 @@ import json
 import statistics
 import sys
 
+MTU = 9000  # of bench/compare and bench/instructions
 SIZES = {"64": "64 B", "4096": "4 KiB", "65536": "64 KiB"}
 
 
@@ -79,7 +80,7 @@ def main():
         vm = json.load(file)
 
     rounds = min(row["rounds"] for row in rows)
-    print(f"Kernel {vm['kernel']}, QEMU {vm['qemu']}, {vm['cpu_model']}, {vm['accel']}, {vm['cpus']} CPUs")
+    print(f"Kernel {vm['kernel']}, QEMU {vm['qemu']}, {vm['cpu_model']}, {vm['accel']}, {vm['cpus']} CPUs; MTU {MTU}")
     print(f"Medians of {rounds} rounds; a ratio is the median of the rounds' ratios.")
     print()
     table(
@@ -117,7 +118,7 @@ def main():
         )
     with open(output, "w", encoding="utf-8") as file:
         machine = ("kernel", "qemu", "cpu_model", "accel", "cpus", "memory_mib")
-        report = {key: vm[key] for key in machine}
+        report = {key: vm[key] for key in machine} | {"mtu": MTU}
         json.dump({**report, "cases": rows}, file, indent=2)
         file.write("\n")
     print()
