@@ -116,6 +116,17 @@ per_op() {
 	calc "${S[$1]} / ${R[ops]}"
 }
 
+# costs: sets COST to what bench/cost finds.
+declare -A COST
+costs() {
+	local step ns
+	dmesg --clear
+	in_a insmod /rivet/rivet_cost.ko && rmmod rivet_cost || return
+	COST=()
+	# shellcheck disable=SC2034 # it is another's
+	while read -r step ns; do COST["$step"]=$ns; done < <(dmesg --notime | sed -n 's/^rivet_cost: //p')
+}
+
 # What a case measures if it does not say otherwise: operations per second, or
 # under the instruction clock, where a nanosecond is an instruction, what one
 # operation costs: both ends, the soft devices and the network included.

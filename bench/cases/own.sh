@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# Instructions of Rivet's own code for one operation, without the device: the
-# module runs each step in a loop when this file is read.
+# Instructions of Rivet's own steps for one operation, without the device: a
+# module runs each in a loop when it is loaded (bench/cost).
 
 clocks=icount
 mtus=9000
-requires="file:/sys/kernel/debug/rivet/cost"
-
-declare -A COST
+requires="file:/rivet/rivet_cost.ko"
 
 round() {
 	local step
-	read_into COST /sys/kernel/debug/rivet/cost || return
-	for step in post completion mr_lookup; do
-		pair_of $step "${COST[$step]-}" || return
+	costs || return
+	for step in post completion mr_lookup {submit,complete}-{copy,fast,cached}; do
+		pair_of "$step" "${COST[$step]-}" || return
 	done
 }

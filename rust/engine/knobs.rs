@@ -44,6 +44,8 @@ choice! {
         Copy = 4, "copy";
         /// `copy` up to `copy_threshold`, `fast` above.
         Auto = 5, "auto";
+        /// As `fast`, but each step is waited for. It exists to be compared with.
+        FastWaited = 6, "fast_waited";
     }
 }
 

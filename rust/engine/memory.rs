@@ -15,7 +15,7 @@
 //! ```
 //!
 //! `auto` is `copy` up to `copy_threshold`, else `fast`. What a peer can reach in each mode is told
-//! in [`super::mr_cache`]. `register` is not here but in [`super::naive`].
+//! in [`super::mr_cache`]. `register` and `fast_waited` are not here but in [`super::naive`].
 //!
 //! All memory is allocated when the lane is made. Nothing here sleeps afterwards.
 
@@ -632,7 +632,7 @@ pub(crate) enum Step<T, U, P> {
 }
 
 /// How READs get at the pages that they fill: what differs between [`Memory`] and
-/// [`super::naive::Register`].
+/// [`super::naive::Waited`].
 pub(crate) trait Reader<P: Source, U: Send + 'static>:
     Sized + Send + Unpin + 'static
 {

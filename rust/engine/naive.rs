@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The slow choices, which exist to be compared with: `lock=global` and `memory=register`. They
-//! take the places of [`super::lane::Percpu`] and [`super::memory::Memory`] as types, so that the
-//! fast path has no branch for them. Nothing in here is slower than the textbook.
+//! The slow choices, which exist to be compared with: `lock=global`, `memory=register` and
+//! `memory=fast_waited`. They take the places of [`super::lane::Percpu`] and
+//! [`super::memory::Memory`] as types, so that the fast path has no branch for them. Nothing in here
+//! is slower than the textbook.
 
 use super::{
     knobs::Knobs,
     lane::Guard,
-    memory::{Read, Reader, Remains, Source, Step},
+    memory::{Need, Read, Reader, Remains, Source, Step},
     stats::{LaneStats, Shared},
 };
 use crate::verbs::{
@@ -52,24 +53,59 @@ impl Guard for Global {
     }
 }
 
-/// `memory=register`: each operation allocates a region, registers it, and waits for that; reads,
-/// and waits; invalidates it, and waits; and frees it.
-pub(crate) struct Register<P: Source> {
-    /// Regions that operations are done with. Has room for all that there can be.
+/// Registration in steps: each operation registers a region, and waits for that; reads, and waits;
+/// invalidates the region, and waits.
+pub(crate) struct Waited<P: Source, const KEEPS: bool> {
+    /// Regions that no operation has, if they are kept.
+    regions: KVec<(Mr, SgTable)>,
+    /// What operations are done with. Has room for all that there can be.
     remains: KVec<Remains<P>>,
 }
 
-impl<P: Source> Register<P> {
-    /// For `depth` operations at a time. Sleeps.
-    pub(crate) fn new(depth: u32) -> Result<Self> {
+/// `memory=register`: each operation allocates a region of its own, and frees it.
+pub(crate) type Register<P> = Waited<P, false>;
+/// `memory=fast_waited`: the regions are there from the start.
+pub(crate) type FastWaited<P> = Waited<P, true>;
+
+impl<P: Source, const KEEPS: bool> Waited<P, KEEPS> {
+    /// For a lane of a connection in `pd`. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the device cannot register; `EINVAL` for more than it registers at once;
+    /// `ENOMEM`.
+    pub(crate) fn new(pd: &Arc<Pd>, _knobs: &Knobs, need: &Need) -> Result<Self> {
+        let mut regions = KVec::new();
+        if KEEPS {
+            regions = KVec::with_capacity(need.depth as usize, GFP_KERNEL)?;
+            for _ in 0..need.depth {
+                regions.push(region(pd, need.len)?, GFP_KERNEL)?;
+            }
+        }
         Ok(Self {
-            remains: KVec::with_capacity(depth as usize * 2, GFP_KERNEL)?,
+            regions,
+            remains: KVec::with_capacity(need.depth as usize * 2, GFP_KERNEL)?,
         })
     }
 
     fn leave(&mut self, remains: Remains<P>) {
         let _ = self.remains.push_within_capacity(remains);
     }
+
+    /// A region is free again.
+    fn free(&mut self, mr: Mr, table: SgTable) {
+        match KEEPS {
+            // There is room for each that there was at first.
+            true => drop(self.regions.push_within_capacity((mr, table))),
+            false => self.leave(Remains::Region(mr, table)),
+        }
+    }
+}
+
+/// A region for `len` bytes. Sleeps.
+fn region(pd: &Arc<Pd>, len: usize) -> Result<(Mr, SgTable)> {
+    let table = SgTable::new(pd, len.div_ceil(PAGE_SIZE))?;
+    Ok((Mr::new(pd, len)?, table))
 }
 
 /// Token of one of the steps of a READ.
@@ -82,9 +118,10 @@ pub(crate) enum Stage<P: Source, U> {
     Invalidate(Read<U>, RegisteredMr<MappedPages<P>>),
 }
 
-impl<P: Source, U: Send + 'static> Reader<P, U> for Register<P> {
+impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P, KEEPS> {
     type Token = Stage<P, U>;
-    type Fresh = (Mr, SgTable);
+    /// A region, unless they are kept.
+    type Fresh = Option<(Mr, SgTable)>;
 
     const LONGEST: u32 = 1;
 
@@ -93,28 +130,28 @@ impl<P: Source, U: Send + 'static> Reader<P, U> for Register<P> {
     }
 
     fn at_once() -> Option<Self::Fresh> {
-        None
+        KEEPS.then_some(None)
     }
 
     fn fresh(pd: &Arc<Pd>, len: usize) -> Result<Self::Fresh> {
-        Ok((
-            Mr::new(pd, len)?,
-            SgTable::new(pd, len.div_ceil(PAGE_SIZE))?,
-        ))
+        Ok(Some(region(pd, len)?))
     }
 
     fn read<R>(
         &mut self,
         qp: &mut Qp<Self::Token, R>,
-        (mr, table): Self::Fresh,
+        fresh: Self::Fresh,
         read: Read<U>,
         pages: P,
         stats: &LaneStats,
     ) -> core::result::Result<(), (Error, U, Option<P>)> {
+        let Some((mr, table)) = fresh.or_else(|| self.regions.pop()) else {
+            return Err((EAGAIN, read.user, Some(pages)));
+        };
         let mapped = match table.map(pages, 0..read.len, Direction::FromDevice) {
             Ok(mapped) => mapped,
             Err((e, table, pages)) => {
-                self.leave(Remains::Region(mr, table));
+                self.free(mr, table);
                 return Err((e, read.user, Some(pages)));
             }
         };
@@ -122,7 +159,7 @@ impl<P: Source, U: Send + 'static> Reader<P, U> for Register<P> {
             Ok(registration) => registration,
             Err((e, mr, mapped)) => {
                 let (table, pages) = mapped.unmap();
-                self.leave(Remains::Region(mr, table));
+                self.free(mr, table);
                 return Err((e, read.user, Some(pages)));
             }
         };
@@ -159,7 +196,7 @@ impl<P: Source, U: Send + 'static> Reader<P, U> for Register<P> {
                     Ok((mr, mapped)) => {
                         stats.invalidations.add(1);
                         let (table, pages) = mapped.unmap();
-                        self.leave(Remains::Region(mr, table));
+                        self.free(mr, table);
                         Step::Over(read.user, status, Some(pages))
                     }
                     Err(region) => {

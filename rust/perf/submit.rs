@@ -26,7 +26,7 @@ use crate::{
         knobs::{self, Knobs},
         lane::{Guard, Lane, Percpu, Queue, Service},
         memory::{Memory, Need, Read, Reader, Remains, Step},
-        naive::{Global, GlobalLock, Register},
+        naive::{FastWaited, Global, GlobalLock, Register},
         placement,
         policy::Policy,
         poller::{Look, Poller, Seat, Takes, Waiter},
@@ -630,21 +630,18 @@ pub(crate) struct Making<'a> {
 impl LaneConn {
     /// Makes a lane on a CM id, which connects it. Sleeps.
     pub(crate) fn new(making: &Making<'_>, id: CmId) -> Outcome<Self> {
-        match (making.knobs.memory, making.knobs.lock) {
-            (knobs::Memory::Register, knobs::Lock::Percpu) => {
-                Self::of::<Register<Arc<Buffer>>, _>(making, id, Percpu, register)
-            }
-            (knobs::Memory::Register, knobs::Lock::Global) => {
-                let guard = Global(making.global.clone());
-                Self::of::<Register<Arc<Buffer>>, _>(making, id, guard, register)
-            }
-            (_, knobs::Lock::Percpu) => {
-                Self::of::<Memory<Arc<Buffer>>, _>(making, id, Percpu, Memory::new)
-            }
-            (_, knobs::Lock::Global) => {
-                let guard = Global(making.global.clone());
-                Self::of::<Memory<Arc<Buffer>>, _>(making, id, guard, Memory::new)
-            }
+        match making.knobs.lock {
+            knobs::Lock::Percpu => Self::guarded(making, id, Percpu),
+            knobs::Lock::Global => Self::guarded(making, id, Global(making.global.clone())),
+        }
+    }
+
+    fn guarded<G: Guard>(making: &Making<'_>, id: CmId, guard: G) -> Outcome<Self> {
+        type Pages = Arc<Buffer>;
+        match making.knobs.memory {
+            knobs::Memory::Register => Self::of(making, id, guard, Register::<Pages>::new),
+            knobs::Memory::FastWaited => Self::of(making, id, guard, FastWaited::<Pages>::new),
+            _ => Self::of(making, id, guard, Memory::<Pages>::new),
         }
     }
 
@@ -798,10 +795,6 @@ impl LaneConn {
         }
         Ok(())
     }
-}
-
-fn register(_pd: &Arc<Pd>, _knobs: &Knobs, need: &Need) -> Result<Register<Arc<Buffer>>> {
-    Register::new(need.depth)
 }
 
 /// Why there is no memory for a lane, in words.

@@ -322,7 +322,7 @@ completion() {
 tests presets fresh names "number lanes 0 256" cpus numa "word lock percpu global" \
 	"word completion interrupt coalesce busy adaptive" "number coalesce_usecs 1 10000" \
 	"number coalesce_count 1 1024" "number busy_usecs 0 100000" "number poll_budget 1 256" \
-	"word memory register fast cached copy auto" "number copy_threshold 0 65536" \
+	"word memory register fast cached copy auto fast_waited" "number copy_threshold 0 65536" \
 	"number mr_cache_entries 0 65536" "number batch 1 128" "number signal_every 0 256" users_is_read_only \
 	in_use failed_ends changed_in_use races many_users unload_is_busy unload_with_open_files \
 	completion "queueing send" "queueing write" "queueing read" "queueing send_ping" "queueing write_ping"

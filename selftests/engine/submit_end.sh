@@ -229,7 +229,7 @@ hasty() {
 }
 
 list=()
-for memory in register fast cached; do
+for memory in register fast_waited fast cached; do
 	for way in client_stops client_goes server_goes client_device silent lossy hasty; do
 		list+=("$way $memory")
 	done

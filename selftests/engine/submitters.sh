@@ -74,7 +74,7 @@ memory() {
 		*) submit 90 "size=$size" submitters=3 depth=4 ;;
 		esac || return
 		case $1:$size in
-		copy:1048576 | auto:5000 | auto:65536 | auto:1048576 | register:* | fast:*) registered ;;
+		copy:1048576 | auto:5000 | auto:65536 | auto:1048576 | register:* | fast*:*) registered ;;
 		copy:* | auto:*) copied ;;
 		cached:65536) found 6 ;;
 		cached:1048576) found 3 ;;
@@ -261,7 +261,7 @@ by_time() {
 }
 
 list=()
-for mode in register fast cached copy auto; do
+for mode in register fast cached copy auto fast_waited; do
 	list+=("memory $mode percpu" "memory $mode global")
 done
 tests "${list[@]}" copy_threshold buffers "eviction 4096" "eviction 65536" "too_few 12 lanes=1 submitters=2 depth=3" \

@@ -107,6 +107,15 @@ impl Fail {
             at: Location::caller(),
         }
     }
+
+    /// Says why and where.
+    pub(crate) fn say(&self) {
+        let Fail { why, at } = self;
+        match why {
+            Why::Skip(what) | Why::Check(what) => say!("# {}:{}: {}", at.file(), at.line(), what),
+            Why::Code(e) => say!("# {}:{}: error {}", at.file(), at.line(), e.to_errno()),
+        }
+    }
 }
 
 impl From<Error> for Fail {
@@ -187,16 +196,13 @@ impl Tally {
 pub(crate) fn report(number: usize, name: &str, outcome: Outcome) {
     match outcome {
         Ok(()) => say!("ok {} verbs.{}", number, name),
-        Err(Fail { why, at }) => match why {
-            Why::Skip(what) => say!("ok {} verbs.{} # SKIP {}", number, name, what),
-            Why::Check(what) => {
-                say!("# {}:{}: {}", at.file(), at.line(), what);
-                say!("not ok {} verbs.{}", number, name);
-            }
-            Why::Code(e) => {
-                say!("# {}:{}: error {}", at.file(), at.line(), e.to_errno());
-                say!("not ok {} verbs.{}", number, name);
-            }
-        },
+        Err(Fail {
+            why: Why::Skip(what),
+            ..
+        }) => say!("ok {} verbs.{} # SKIP {}", number, name, what),
+        Err(fail) => {
+            fail.say();
+            say!("not ok {} verbs.{}", number, name);
+        }
     }
 }
