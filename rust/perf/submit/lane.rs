@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A data connection that is a lane: the parts that it is made of, and its submitters' threads.
+
+use super::{
+    roster::Roster,
+    submission::{AnyLane, Bell, Op, Outside, Submission},
+    Left,
+};
+use crate::{
+    engine::{
+        accounting::{self, Accounting},
+        knobs::{self, Knobs},
+        lane::{Guard, Lane, Percpu},
+        memory::{Memory, Need, Reader},
+        naive::{FastWaited, Global, GlobalLock, Register},
+        policy::Policy,
+        poller::{Poller, Seat, Takes},
+        stats::{LaneStats, PollerStats},
+    },
+    kapi::{cpu, kthread},
+    perf::{
+        failure::{Because, Failure, Outcome},
+        params::Load,
+        slots::Remote,
+        stats::Stats,
+    },
+    verbs::{Buffer, CmId, Pd, Qp, QpConfig, QpType},
+};
+use kernel::{
+    debugfs::{Dir, File},
+    prelude::*,
+    str::CString,
+    sync::{atomic::Relaxed, Arc},
+};
+
+/// A data connection that is a lane. Fields are dropped in order.
+pub(crate) struct LaneConn {
+    /// First, so that the poller lets the lane go.
+    seat: Seat,
+    /// The lane.
+    pub(crate) lane: Arc<dyn AnyLane>,
+    /// The CM's connection.
+    pub(crate) id: CmId,
+    /// The peer's memory, as far as it told, until the load begins.
+    pub(crate) remote: Remote,
+    submitters: KVec<Submitter>,
+    /// What its operations count.
+    pub(crate) stats: Arc<Stats>,
+    /// What the engine counts of it.
+    pub(crate) counts: Arc<LaneStats>,
+    /// The same, in debugfs.
+    #[allow(dead_code)]
+    shown: Option<Pin<KBox<File<View>>>>,
+}
+
+/// A thread that submits to the lane.
+struct Submitter {
+    number: u32,
+    cpu: u32,
+    /// How it is told.
+    bell: Arc<Bell>,
+}
+
+/// What debugfs shows of a lane.
+struct View {
+    cpu: u32,
+    lane: Arc<LaneStats>,
+    poller: Arc<PollerStats>,
+}
+
+impl View {
+    /// Puts a directory for lane `index` into `dir`. Sleeps.
+    fn show(self, dir: &Dir, index: u32) -> Result<Pin<KBox<File<Self>>>> {
+        let name = CString::try_from_fmt(fmt!("lane{index}"))?;
+        let dir = dir.subdir(&name);
+        let file = dir.read_callback_file(c"stats", Ok(self), &|view: &View, f| {
+            writeln!(f, "cpu {}", view.cpu)?;
+            view.lane.read().write(f)?;
+            view.poller.read().write(f)
+        });
+        KBox::pin_init::<Error>(file, GFP_KERNEL)
+    }
+}
+
+/// What [`LaneConn::new`] needs.
+pub(crate) struct Making<'a> {
+    pub(crate) index: u32,
+    pub(crate) load: &'a Load,
+    pub(crate) knobs: &'a Knobs,
+    pub(crate) policy: &'a Arc<Policy>,
+    pub(crate) roster: &'a Roster,
+    pub(crate) global: &'a Arc<GlobalLock>,
+    pub(crate) pd: &'a Arc<Pd>,
+    pub(crate) debug: Option<&'a Dir>,
+    /// Operations of each submitter.
+    pub(crate) quota: &'a dyn Fn(u32) -> u64,
+}
+
+impl LaneConn {
+    /// Makes a lane on a CM id, which connects it. Sleeps.
+    pub(crate) fn new(making: &Making<'_>, id: CmId) -> Outcome<Self> {
+        match making.knobs.lock {
+            knobs::Lock::Percpu => Self::guarded(making, id, Percpu),
+            knobs::Lock::Global => Self::guarded(making, id, Global(making.global.clone())),
+        }
+    }
+
+    fn guarded<G: Guard>(making: &Making<'_>, id: CmId, guard: G) -> Outcome<Self> {
+        type Pages = Arc<Buffer>;
+        match making.knobs.memory {
+            knobs::Memory::Register => Self::of(making, id, guard, Register::<Pages>::new),
+            knobs::Memory::FastWaited => Self::of(making, id, guard, FastWaited::<Pages>::new),
+            _ => Self::of(making, id, guard, Memory::<Pages>::new),
+        }
+    }
+
+    fn of<M: Reader<Arc<Buffer>, Op>, G: Guard>(
+        making: &Making<'_>,
+        id: CmId,
+        guard: G,
+        memory: fn(&Arc<Pd>, &Knobs, &Need) -> Result<M>,
+    ) -> Outcome<Self> {
+        let Making {
+            index,
+            load,
+            knobs,
+            policy,
+            roster,
+            pd,
+            debug,
+            ..
+        } = *making;
+        let cpu = roster.cpu(index);
+        let depth = roster.lane_depth(load, index).max(1);
+        let every = accounting::every(load.depth, knobs.signal_every);
+        let size = accounting::queue_for(depth, every, M::LONGEST);
+        let caps = pd.device().caps();
+        // With a marker behind them, and the end of that.
+        let most = caps.max_qp_wr.min(caps.max_cqe).saturating_sub(2);
+        if size > most {
+            let name = pd.device().name();
+            let name = name.as_str();
+            return Err(Failure::new(
+                E2BIG,
+                fmt!(
+                    "depth: the lane's submitters need {size} work requests, {name} queues {most}"
+                ),
+            ));
+        }
+        let node = match knobs.numa {
+            knobs::Numa::Node(node) => Some(node as i32),
+            knobs::Numa::Auto => Some(pd.device().node().unwrap_or_else(|| cpu::node_of(cpu))),
+        };
+        let seat = Poller::sit(policy, pd.device(), cpu).because("poller")?;
+        // Room for the marker of its end as well.
+        let cq = seat
+            .cq(size + 2, (size + 2) * 4)
+            .because("completion queue")?;
+        let config = QpConfig {
+            qp_type: QpType::Rc,
+            max_send_wr: size,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            batch: knobs.batch.max(M::longest(knobs, load.size as usize)),
+        };
+        let qp = Qp::new_cm(&id, pd, &cq, &cq, None, config).because("data QP")?;
+        let key = qp.key();
+
+        let need = Need {
+            depth,
+            len: load.size as usize,
+            lanes: roster.lanes,
+            node,
+        };
+        let mut buffers = KVec::new();
+        for _ in 0..roster.buffers(load, index).max(1) {
+            let buffer = Arc::new(Buffer::new(load.size as usize, node)?, GFP_KERNEL)?;
+            buffers.push(Some(buffer), GFP_KERNEL)?;
+        }
+        let mut quotas = KVec::new();
+        let mut bells = KVec::new();
+        let mut submitters = KVec::new();
+        for submitter in roster.of_lane(index) {
+            quotas.push((making.quota)(submitter), GFP_KERNEL)?;
+            let bell = Bell::new()?;
+            bells.push(bell.clone(), GFP_KERNEL)?;
+            let submitter = Submitter {
+                number: submitter,
+                cpu: roster.cpu(submitter),
+                bell,
+            };
+            submitters.push(submitter, GFP_KERNEL)?;
+        }
+        let memory = memory(pd, knobs, &need).map_err(|e| lack(e, roster, load))?;
+        let accounting = Accounting::new(depth, every, size, M::LONGEST).ok_or(EINVAL)?;
+        let submission = Submission::new(index, load, memory, accounting, buffers, &quotas)?;
+        let stats = submission.stats().clone();
+        let outside = Outside::new(bells, qp.health());
+        let lane = Lane::new(qp, submission, outside, guard)?;
+        let counts = lane.stats.clone();
+        let view = View {
+            cpu,
+            lane: counts.clone(),
+            poller: seat.poller().stats().clone(),
+        };
+        let shown = match debug {
+            Some(dir) => Some(view.show(dir, index)?),
+            None => None,
+        };
+        let takes: Arc<dyn Takes> = lane.clone();
+        let mut seat = seat;
+        seat.take(key, takes)?;
+        Ok(Self {
+            seat,
+            lane,
+            id,
+            remote: Remote::new(load.exposed_slots(false)),
+            submitters,
+            stats,
+            counts,
+            shown,
+        })
+    }
+
+    /// The poller that its completions come by.
+    pub(crate) fn poller(&self) -> &Arc<Poller> {
+        self.seat.poller()
+    }
+
+    /// Starts its submitters, which count themselves out of `left` when they end. Sleeps.
+    pub(super) fn start(
+        &mut self,
+        threads: &mut KVec<kthread::Thread>,
+        left: &Arc<Left>,
+    ) -> Outcome {
+        let remote = core::mem::replace(&mut self.remote, Remote::new(0));
+        self.lane.begin(remote);
+        for (who, submitter) in self.submitters.iter().enumerate() {
+            let name = CString::try_from_fmt(fmt!("rivet_sub/{}", submitter.number))?;
+            let (lane, bell, cpu) = (self.lane.clone(), submitter.bell.clone(), submitter.cpu);
+            let (poller, left) = (self.poller().clone(), left.clone());
+            threads.reserve(1, GFP_KERNEL)?;
+            let thread = kthread::spawn(&name, move || {
+                lane.run(who, cpu, &bell, &poller);
+                left.left.fetch_sub(1, Relaxed);
+                left.mailbox.nudge();
+            });
+            threads.push(thread.because("thread")?, GFP_KERNEL)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no memory for a lane, in words.
+fn lack(e: Error, roster: &Roster, load: &Load) -> Failure {
+    if e == ENOSPC {
+        // Each lane has the same share, whatever is under way on it.
+        let least = u64::from(roster.most(load)) * 2 * u64::from(roster.lanes);
+        return Failure::new(
+            e,
+            fmt!("mr_cache_entries: this load needs {least}, for each lane twice what one has under way"),
+        );
+    }
+    Failure::new(e, fmt!("memory of the lane: error {}", e.to_errno()))
+}

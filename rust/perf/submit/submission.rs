@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What perf keeps for a lane, and what its submitters do with it.
+
+use crate::{
+    engine::{
+        accounting::{Accounting, Next},
+        lane::{Guard, Lane, Queue, Service},
+        memory::{Read, Reader, Remains, Step},
+        poller::{Look, Poller, Waiter},
+        stats::LaneStats,
+    },
+    kapi::{event::Event, kthread, sched, time::now_ns},
+    perf::{params::Load, pattern::Pattern, slots::Remote, stats::Stats},
+    verbs::{pages, qp::QpHealth, Buffer, Wc, WcStatus},
+};
+use kernel::{
+    prelude::*,
+    processor::cpu_relax,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc,
+    },
+};
+
+/// Bytes that are compared at a time.
+const STEP: usize = 256;
+/// Looks without a find between looks at the own event and the CPU.
+const LOOKS: u32 = 256;
+
+/// One operation.
+pub(crate) struct Op {
+    submitter: u32,
+    seq: u64,
+    /// When it began, ns.
+    begin: u64,
+    /// Where in the list of buffers its own belongs.
+    buffer: u32,
+}
+
+/// What a lane knows of one submitter.
+struct Quota {
+    begun: u64,
+    ended: u64,
+    /// Operations to do.
+    quota: u64,
+    in_flight: u32,
+}
+
+/// What a submitter can be told without a lock.
+#[pin_data]
+pub(crate) struct Bell {
+    #[pin]
+    event: Event,
+}
+
+impl Bell {
+    /// Silent. Sleeps.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(pin_init!(Self { event <- Event::new() }), GFP_KERNEL)
+    }
+}
+
+/// Why a lane is of no more use.
+#[derive(Clone, Copy)]
+pub(crate) enum Broken {
+    /// A work request ended so.
+    Status(WcStatus),
+    /// Something else.
+    Error(Error),
+}
+
+/// What perf keeps for a lane.
+pub(crate) struct Submission<M> {
+    connection: u32,
+    load: Load,
+    memory: M,
+    remote: Remote,
+    accounting: Accounting,
+    buffers: KVec<Option<Arc<Buffer>>>,
+    next_buffer: u32,
+    quotas: KVec<Quota>,
+    stats: Arc<Stats>,
+    broken: Option<Broken>,
+}
+
+/// How filling a lane ended.
+enum Filled {
+    /// All that can be is on its way.
+    Waiting,
+    /// The submitter has done everything.
+    Finished,
+    /// Nothing more can be done.
+    Broken,
+}
+
+impl<M: Reader<Arc<Buffer>, Op>> Submission<M> {
+    /// Of a lane that is data connection `connection` and has `buffers`; each of its submitters
+    /// has as many operations to do as one of `quotas` says. Sleeps.
+    pub(super) fn new(
+        connection: u32,
+        load: &Load,
+        memory: M,
+        accounting: Accounting,
+        buffers: KVec<Option<Arc<Buffer>>>,
+        quotas: &[u64],
+    ) -> Result<Self> {
+        let mut own = KVec::with_capacity(quotas.len(), GFP_KERNEL)?;
+        for quota in quotas {
+            let quota = Quota {
+                begun: 0,
+                ended: 0,
+                quota: *quota,
+                in_flight: 0,
+            };
+            own.push(quota, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            connection,
+            load: *load,
+            memory,
+            remote: Remote::new(0),
+            accounting,
+            buffers,
+            next_buffer: 0,
+            quotas: own,
+            stats: Arc::new(Stats::new()?, GFP_KERNEL)?,
+            broken: None,
+        })
+    }
+
+    /// What its operations count.
+    pub(super) fn stats(&self) -> &Arc<Stats> {
+        &self.stats
+    }
+
+    /// Begins operations of submitter `who` until it has `depth` of them, with one doorbell.
+    fn fill(
+        &mut self,
+        who: usize,
+        fresh: &mut Option<M::Fresh>,
+        queue: &mut Queue<Self>,
+        stats: &LaneStats,
+    ) -> Filled {
+        if self.broken.is_some() || queue.failed.is_some() {
+            return Filled::Broken;
+        }
+        let depth = self.load.depth;
+        let now = now_ns();
+        loop {
+            let Some(quota) = self.quotas.get_mut(who) else {
+                return Filled::Broken;
+            };
+            if quota.ended >= quota.quota {
+                return Filled::Finished;
+            }
+            if quota.begun >= quota.quota || quota.in_flight >= depth {
+                return Filled::Waiting;
+            }
+            let next = match quota.begun + 1 == quota.quota {
+                true => Next::Nothing,
+                false => Next::More,
+            };
+            let Some(signaled) = self.accounting.plan(M::LONGEST, next) else {
+                return Filled::Waiting;
+            };
+            let Some((at, buffer)) = take_buffer(&mut self.buffers, &mut self.next_buffer) else {
+                return Filled::Waiting;
+            };
+            let Some(ready) = fresh.take().or_else(M::at_once) else {
+                self.buffers[at as usize] = Some(buffer);
+                return Filled::Waiting;
+            };
+            let seq = quota.begun;
+            let op = Op {
+                submitter: who as u32,
+                seq,
+                begin: now,
+                buffer: at,
+            };
+            let from = (seq % u64::from(depth)) as u32;
+            let begun = self
+                .remote
+                .at(from, self.load.offset(from.into()))
+                .and_then(|from| {
+                    if self.load.verify {
+                        poison(&buffer, self.connection, seq, self.load.size as usize)?;
+                    }
+                    let read = Read {
+                        user: op,
+                        from,
+                        len: self.load.size as usize,
+                        signaled,
+                    };
+                    let pushed = self.memory.read(&mut queue.qp, ready, read, buffer, stats);
+                    pushed.map_err(|(e, op, buffer)| {
+                        self.buffers[op.buffer as usize] = buffer;
+                        e
+                    })
+                });
+            match begun {
+                Ok(()) => {
+                    quota.begun += 1;
+                    quota.in_flight += 1;
+                    self.accounting.begun(M::LONGEST, signaled);
+                }
+                Err(e) if e == EAGAIN => return Filled::Waiting,
+                Err(e) => {
+                    self.broken = Some(Broken::Error(e));
+                    return Filled::Broken;
+                }
+            }
+        }
+    }
+
+    /// An operation is over.
+    fn over(&mut self, op: &Op, status: WcStatus, buffer: Option<Arc<Buffer>>, now: u64) {
+        for _ in 0..M::LONGEST {
+            self.accounting.done();
+        }
+        self.accounting.ended();
+        let Some(quota) = self.quotas.get_mut(op.submitter as usize) else {
+            return;
+        };
+        quota.in_flight -= 1;
+        if status != WcStatus::Success {
+            // The first error is the one that says something.
+            if self.broken.is_none() {
+                self.stats.errors.add(1);
+                self.broken = Some(Broken::Status(status));
+            }
+        } else {
+            quota.ended += 1;
+            let size = self.load.size;
+            self.stats.operation(op.begin, now, 1, u64::from(size));
+            if self.load.verify {
+                let from = op.seq % u64::from(self.load.depth);
+                let pattern = Pattern::new(self.connection, from, false);
+                // Without its buffer, which a broken lane keeps, it cannot be told.
+                let wrong = buffer
+                    .as_ref()
+                    .is_some_and(|buffer| !holds(buffer, size as usize, pattern));
+                if wrong {
+                    self.stats.miscompares.add(1);
+                }
+            }
+        }
+        if let Some(place) = self.buffers.get_mut(op.buffer as usize) {
+            *place = buffer;
+        }
+    }
+}
+
+/// The next buffer in the round that is free, and its number.
+fn take_buffer(
+    buffers: &mut KVec<Option<Arc<Buffer>>>,
+    next: &mut u32,
+) -> Option<(u32, Arc<Buffer>)> {
+    let len = buffers.len() as u32;
+    for _ in 0..len {
+        let at = *next % len;
+        *next = (at + 1) % len;
+        if let Some(buffer) = buffers.get_mut(at as usize).and_then(Option::take) {
+            return Some((at, buffer));
+        }
+    }
+    None
+}
+
+/// Fills a buffer with what will not match.
+fn poison(buffer: &Arc<Buffer>, connection: u32, seq: u64, len: usize) -> Result {
+    let pattern = Pattern::new(connection, seq, true);
+    let mut bytes = [0; STEP];
+    let mut at = 0;
+    while at < len {
+        let n = STEP.min(len - at);
+        pattern.fill(at, &mut bytes[..n]);
+        pages::write(buffer, at, &bytes[..n])?;
+        at += n;
+    }
+    Ok(())
+}
+
+/// Whether a buffer begins with `len` bytes of that payload.
+fn holds(buffer: &Arc<Buffer>, len: usize, pattern: Pattern) -> bool {
+    let mut bytes = [0; STEP];
+    let mut at = 0;
+    while at < len {
+        let n = STEP.min(len - at);
+        let read = pages::read(buffer, at, &mut bytes[..n]);
+        if read.is_err() || !pattern.matches(at, &bytes[..n]) {
+            return false;
+        }
+        at += n;
+    }
+    true
+}
+
+/// What of a lane can be reached without its lock.
+pub(crate) struct Outside {
+    /// Of its submitters.
+    bells: KVec<Arc<Bell>>,
+    /// [`Submission::broken`] or the queue's failure is set.
+    broken: Atomic<bool>,
+    health: QpHealth,
+}
+
+impl Outside {
+    /// Of a QP with that health; each submitter has one of the bells.
+    pub(super) fn new(bells: KVec<Arc<Bell>>, health: QpHealth) -> Self {
+        Self {
+            bells,
+            broken: Atomic::new(false),
+            health,
+        }
+    }
+}
+
+impl<M: Reader<Arc<Buffer>, Op>> Service for Submission<M> {
+    type Send = M::Token;
+    type Recv = ();
+    type Shared = Outside;
+    /// A bit for each submitter of the lane that something ended for; all, if it is broken.
+    type After = u64;
+
+    fn completed(
+        &mut self,
+        queue: &mut Queue<Self>,
+        wc: &mut Wc,
+        stats: &LaneStats,
+        after: &mut u64,
+    ) {
+        while let Some(done) = queue.qp.take_send(wc) {
+            match self.memory.completed(done, stats) {
+                Step::Over(op, status, buffer) => {
+                    if status != WcStatus::Success {
+                        stats.errors.add(1);
+                        // Whoever waits has to see it.
+                        *after = u64::MAX;
+                    } else {
+                        stats.bytes.add(u64::from(self.load.size));
+                    }
+                    *after |= 1 << op.submitter;
+                    self.over(&op, status, buffer, queue.now);
+                }
+                Step::Next(token) => {
+                    if let Err(e) = self.memory.next(&mut queue.qp, token) {
+                        self.broken.get_or_insert(Broken::Error(e));
+                        *after = u64::MAX;
+                    }
+                }
+            }
+        }
+        let _ = queue.qp.take_recv(wc);
+    }
+
+    fn after(outside: &Outside, after: u64) {
+        if after == u64::MAX {
+            outside.broken.store(true, Relaxed);
+        }
+        for (i, bell) in outside.bells.iter().enumerate() {
+            if after & (1 << i) != 0 {
+                bell.event.raise();
+            }
+        }
+    }
+}
+
+/// A lane, whatever its kind, as the session and its submitters see it.
+pub(crate) trait AnyLane: Send + Sync + 'static {
+    /// Runs submitter `who` of the lane on `cpu` until it has done everything, or nothing more can
+    /// be done.
+    fn run(&self, who: usize, cpu: u32, bell: &Bell, poller: &Poller);
+
+    /// The peer's memory is known.
+    fn begin(&self, remote: Remote);
+
+    /// Operations begun and ended so far.
+    fn progress(&self) -> (u64, u64);
+
+    /// No new operations, but for one that makes the last of those before it complete.
+    fn finish(&self);
+
+    /// Why it is of no more use, if it is. As long as it is, nobody waits for this.
+    fn broken(&self) -> Option<Broken>;
+
+    /// Nothing new, and that what is under way fails from here on is no error.
+    fn close(&self);
+
+    /// What is under way ends: to be called when the CM has moved the QP to error.
+    fn stop(&self);
+
+    /// What is posted and not completed.
+    fn outstanding(&self) -> u32;
+
+    /// Takes apart what could not be while its lock was held. Sleeps.
+    fn bury(&self);
+}
+
+impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
+    fn run(&self, who: usize, cpu: u32, bell: &Bell, poller: &Poller) {
+        let mut waiter = Waiter::new(poller);
+        let (pd, len) =
+            self.with(|lane, queue, _| (queue.qp.pd().clone(), lane.load.size as usize));
+        let mut fresh = None;
+        loop {
+            kthread::stay_on(cpu);
+            if fresh.is_none() && M::at_once().is_none() {
+                match M::fresh(&pd, len) {
+                    Ok(made) => fresh = Some(made),
+                    Err(e) => {
+                        self.with(|lane, _, _| {
+                            lane.broken.get_or_insert(Broken::Error(e));
+                        });
+                        return Submission::<M>::after(&self.shared, u64::MAX);
+                    }
+                }
+            }
+            let had = fresh.is_some();
+            let (filled, remains) = self.with(|lane, queue, stats| {
+                let filled = lane.fill(who, &mut fresh, queue, stats);
+                (filled, lane.memory.remains())
+            });
+            let buried = remains.is_some();
+            drop(remains);
+            match filled {
+                Filled::Finished => return,
+                Filled::Broken => return Submission::<M>::after(&self.shared, u64::MAX),
+                // It was used: there may be room for one more.
+                Filled::Waiting if had && fresh.is_none() => continue,
+                Filled::Waiting if buried => continue,
+                Filled::Waiting => {}
+            }
+            let mut looks = 0;
+            while !bell.event.take() {
+                match waiter.look() {
+                    Look::Found => {}
+                    Look::Again => {
+                        sched::yield_to_others();
+                        cpu_relax();
+                    }
+                    Look::Sleep => {
+                        bell.event.wait(1000);
+                        break;
+                    }
+                }
+                looks += 1;
+                if looks >= LOOKS {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn begin(&self, remote: Remote) {
+        self.with(|lane, _, _| lane.remote = remote);
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        self.with(|lane, _, _| {
+            let sum = |f: fn(&Quota) -> u64| lane.quotas.iter().map(f).sum();
+            (sum(|quota| quota.begun), sum(|quota| quota.ended))
+        })
+    }
+
+    fn finish(&self) {
+        self.with(|lane, _, _| {
+            let owes = lane.accounting.owes();
+            for (i, quota) in lane.quotas.iter_mut().enumerate() {
+                quota.quota = quota.begun + u64::from(owes && i == 0);
+            }
+        });
+        for bell in self.shared.bells.iter() {
+            bell.event.raise();
+        }
+    }
+
+    fn broken(&self) -> Option<Broken> {
+        if self.shared.health.has_failed() {
+            return Some(Broken::Error(EIO));
+        }
+        if !self.shared.broken.load(Relaxed) {
+            return None;
+        }
+        self.with(|lane, queue, _| lane.broken.or(queue.failed.map(Broken::Error)))
+    }
+
+    fn close(&self) {
+        self.with(|lane, _, _| {
+            lane.broken.get_or_insert(Broken::Status(WcStatus::Flushed));
+        });
+    }
+
+    fn stop(&self) {
+        self.with(|_, queue, _| {
+            let _ = queue.qp.mark_end();
+        });
+        Submission::<M>::after(&self.shared, u64::MAX);
+    }
+
+    fn outstanding(&self) -> u32 {
+        self.with(|_, queue, _| queue.qp.outstanding())
+    }
+
+    fn bury(&self) {
+        while let Some(remains) = self.with(|lane, _, _| lane.memory.remains()) {
+            drop::<Remains<Arc<Buffer>>>(remains);
+        }
+    }
+}
