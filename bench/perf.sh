@@ -226,6 +226,39 @@ beside_perftest_rate() { # OP SIZE
 	in_turn run_rivet run_other
 }
 
+# cached_beside MODE: makes the case one of 4 KiB READs at depth 1 into regions
+# that the MR cache keeps, beside another mode of memory.
+cached_beside() {
+	MODE=$1 other_name=$1
+	setup() {
+		rivet_server policy=default && policy cached default memory=cached &&
+			policy "$MODE" default memory="$MODE"
+	}
+	describe() { [ "$1" != saved ] || goal=record other_name=-; }
+	run() { load op=read size=4096 submitters=1 buffers=64 policy="$1" "$(amount 3000)"; }
+	round() {
+		local rivet other
+		run_rivet() { run cached && rivet=$(figure); }
+		run_other() { run "$MODE" && other=$(figure); }
+		in_turn run_rivet run_other && pair "$rivet" "$other" || return
+		[ "$CLOCK" != icount ] || pair_of saved "$(calc "$other - $rivet")"
+	}
+}
+
+# by_interrupt OP TOOL SIZE: makes the case one of what an operation costs at
+# depth 1 by interrupt, beside a tool of perftest that sleeps on events.
+by_interrupt() {
+	OP=$1 TOOL=$2 SIZE=$3
+	clocks=icount other_name=perftest
+	setup() { CLIENT=$(waiting interrupt) && rivet_server "$CLIENT"; }
+	round() {
+		local rivet other
+		run_rivet() { load op="$OP" size="$SIZE" "$CLIENT" count=4000 && rivet=$(calc "${R[lat_ns_avg]}"); }
+		run_other() { other=$(perftest_run 6 "$TOOL" -e -s "$SIZE" -n 4000) && other=$(calc "$other * 1000"); }
+		in_turn run_rivet run_other && pair "$rivet" "$other"
+	}
+}
+
 # ---- cases ------------------------------------------------------------------
 
 # take_case NAME: its variables and functions, over what they are by default;
