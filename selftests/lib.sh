@@ -203,7 +203,7 @@ remove_policies() {
 	for policy in "$P"/*/; do
 		case $policy in
 		*/naive/ | */default/ | */latency/ | */throughput/) ;;
-		*) rmdir "$policy" || echo "$policy cannot be removed" ;;
+		*) [ ! -d "$policy" ] || rmdir "$policy" || echo "$policy cannot be removed" ;;
 		esac
 	done
 }
