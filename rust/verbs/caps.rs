@@ -105,6 +105,26 @@ impl core::ops::BitOr for Access {
     }
 }
 
+/// What [`super::Cq::set_moderation`] can ask of a device at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CqModeration {
+    /// Completions that an event can wait for.
+    pub(crate) count: u16,
+    /// How long it can wait, us.
+    pub(crate) usecs: u16,
+}
+
+impl CqModeration {
+    fn new(caps: &sys::ib_cq_caps) -> Self {
+        // A device that says nothing has no limit of its own.
+        let limit = |said: u16| if said == 0 { u16::MAX } else { said };
+        Self {
+            count: limit(caps.max_cq_moderation_count),
+            usecs: limit(caps.max_cq_moderation_period),
+        }
+    }
+}
+
 /// Limits and abilities of a device (`struct ib_device_attr`).
 #[derive(Clone)]
 pub(crate) struct Caps {
@@ -135,8 +155,8 @@ pub(crate) struct Caps {
     /// Fast registration, local invalidate and SEND with invalidate are there
     /// (`IB_DEVICE_MEM_MGT_EXTENSIONS`).
     pub(crate) mem_mgt: bool,
-    /// CQs can hold events back ([`super::Cq::set_moderation`]).
-    pub(crate) cq_moderation: bool,
+    /// CQs can hold events back ([`super::Cq::set_moderation`]), so far.
+    pub(crate) cq_moderation: Option<CqModeration>,
     /// A defect of rxe: when it sends again from the first work request that was not acknowledged,
     /// it executes the local ones behind that a second time, and a REG_MR of a region that is
     /// registered already breaks the QP. So a REG_MR must not pass what can be sent again: READs,
@@ -162,7 +182,7 @@ impl Caps {
             max_srq_sge: attr.max_srq_sge,
             atomics: attr.atomic_cap != sys::ib_atomic_cap_IB_ATOMIC_NONE,
             mem_mgt: attr.device_cap_flags & mem_mgt != 0,
-            cq_moderation,
+            cq_moderation: cq_moderation.then(|| CqModeration::new(&attr.cq_caps)),
             registers_twice: rxe,
         }
     }

@@ -190,7 +190,7 @@ fn cq_missed_event(rig: &Rig) -> Outcome {
 /// The device has none, and says so both ways; the CQ works as before.
 fn cq_moderation(rig: &Rig) -> Outcome {
     let mut pair = pair(rig)?;
-    check!(!rig.device.caps().cq_moderation);
+    check!(rig.device.caps().cq_moderation.is_none());
     check_err!(pair.b.cq.set_moderation(16, 100), EOPNOTSUPP);
     check!(!pair.b.cq.arm());
     send_empty(&mut pair, 1)?;
