@@ -9,6 +9,7 @@
 
 #include <linux/atomic.h>
 #include <linux/configfs.h>
+#include <linux/dim.h>
 #include <linux/hrtimer.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
@@ -138,6 +139,28 @@ void rivet_bottom_kick_after(struct rivet_bottom *bottom, unsigned int cpu,
 			     u64 ns);
 /* Waits until nothing runs any more, and nothing will. */
 void rivet_bottom_end(struct rivet_bottom *bottom);
+
+/* An instance of DIM for RDMA. */
+struct rivet_dim {
+	struct dim dim;
+	/* Of what it measures. */
+	spinlock_t lock;
+};
+
+void rivet_dim_init(struct rivet_dim *dim, work_func_t func);
+/*
+ * rdma_dim(), unless another CPU is at it; anew: after what was measured so
+ * far has been forgotten.
+ */
+void rivet_dim_sample(struct rivet_dim *dim, u64 completions, bool anew);
+/* Queue the work, as DIM itself does when it changes the profile. */
+void rivet_dim_kick(struct rivet_dim *dim);
+unsigned int rivet_dim_profile(struct rivet_dim *dim);
+struct rivet_dim *rivet_dim_of(struct work_struct *work);
+/* The work is done: DIM may measure again. */
+void rivet_dim_applied(struct rivet_dim *dim);
+/* Waits until the work does not run any more, and never will. */
+void rivet_dim_end(struct rivet_dim *dim);
 
 unsigned long rivet_totalram_pages(void);
 

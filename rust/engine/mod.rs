@@ -8,6 +8,7 @@
 //! moderation   when a poller looks                mr_cache  registrations found again
 //! accounting   who asks for a completion          naive     the slow choices, to compare with
 //! placement    which lane is on which CPU         stats     counters
+//! setting      what a device holds back           hardware  and how it is told
 //! ```
 //!
 //! A service makes a [`lane::Lane`] for each CPU that its connection is used from, with what it
@@ -24,6 +25,7 @@
 
 pub(crate) mod accounting;
 pub(crate) mod cpulist;
+pub(crate) mod hardware;
 pub(crate) mod knobs;
 pub(crate) mod lane;
 pub(crate) mod memory;
@@ -33,6 +35,7 @@ pub(crate) mod naive;
 pub(crate) mod placement;
 pub(crate) mod policy;
 pub(crate) mod poller;
+pub(crate) mod setting;
 pub(crate) mod stats;
 
 crate::kapi::fmt::kernel_display!(

@@ -24,6 +24,8 @@
 //! However it came to spin, a poller that has found nothing for `busy_usecs` arms the CQ: an idle
 //! connection takes no CPU time.
 //!
+//! Where the device itself holds events back ([`super::setting`]), softirq never does: it arms.
+//!
 //! A hold ends when `coalesce_usecs` have passed, or earlier when by the average `coalesce_count`
 //! completions are there.
 
@@ -71,7 +73,11 @@ pub(crate) struct Moderator {
     last: u64,
     /// Something was found since the last hold began.
     fresh: bool,
+    /// The device holds events back, where the rules want that.
+    by_device: bool,
     changes: u64,
+    completions: u64,
+    spins: u64,
 }
 
 impl Moderator {
@@ -83,12 +89,21 @@ impl Moderator {
             gap: LONGEST,
             last: now,
             fresh: false,
+            by_device: false,
             changes: 0,
+            completions: 0,
+            spins: 0,
         }
+    }
+
+    /// Whether the device holds events back by itself; at the beginning it does not.
+    pub(crate) fn set_by_device(&mut self, by_device: bool) {
+        self.by_device = by_device;
     }
 
     /// A poll found `n` completions, at least one.
     pub(crate) fn found(&mut self, n: u32, now: u64) {
+        self.completions = self.completions.wrapping_add(u64::from(n));
         let wait = now.saturating_sub(self.last).min(LONGEST);
         self.wait = average(self.wait, wait);
         // Each of the n is a sample.
@@ -110,6 +125,7 @@ impl Moderator {
         match mode {
             Mode::Interrupt => Next::Arm,
             Mode::Busy if now.saturating_sub(self.last) < u64::from(rules.busy_usecs) * US => {
+                self.spins = self.spins.wrapping_add(1);
                 Next::Spin
             }
             Mode::Busy => Next::Arm,
@@ -131,7 +147,7 @@ impl Moderator {
         };
         match rules.completion {
             Completion::Interrupt => Mode::Interrupt,
-            Completion::Coalesce => Mode::Coalesce,
+            Completion::Coalesce => self.hold(),
             Completion::Busy if may_spin => Mode::Busy,
             // Who may not spin looks as seldom as the rules allow.
             Completion::Busy => Mode::Coalesce,
@@ -141,9 +157,17 @@ impl Moderator {
             Completion::Adaptive
                 if !may_spin && within(Mode::Coalesce, self.gap, rules.coalesce_usecs) =>
             {
-                Mode::Coalesce
+                self.hold()
             }
             Completion::Adaptive => Mode::Interrupt,
+        }
+    }
+
+    /// Who holds events back.
+    fn hold(&self) -> Mode {
+        match self.by_device {
+            true => Mode::Interrupt,
+            false => Mode::Coalesce,
         }
     }
 
@@ -156,6 +180,16 @@ impl Moderator {
     /// How often that has changed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Completions that were found.
+    pub(crate) fn completions(&self) -> u64 {
+        self.completions
+    }
+
+    /// How often somebody was to spin.
+    pub(crate) fn spins(&self) -> u64 {
+        self.spins
     }
 }
 
@@ -273,6 +307,33 @@ mod tests {
             panic!("no hold");
         };
         assert!(ns <= 2 * US, "{ns}");
+    }
+
+    #[test]
+    fn what_the_device_holds_back_nobody_else_does() {
+        for (completion, may_spin, next) in [
+            (Completion::Coalesce, false, Next::Arm),
+            (Completion::Coalesce, true, Next::Arm),
+            (Completion::Adaptive, false, Next::Arm),
+            (Completion::Adaptive, true, Next::Spin),
+        ] {
+            let mut now = 0;
+            let r = rules(completion);
+            let mut m = Moderator::new(now);
+            m.set_by_device(true);
+            assert_eq!(stream(&mut m, &r, may_spin, &mut now, US, 200), next);
+        }
+        // It does not for `busy`, and no more once it failed.
+        for (completion, by_device) in [(Completion::Busy, true), (Completion::Adaptive, false)] {
+            let mut now = 0;
+            let r = rules(completion);
+            let mut m = Moderator::new(now);
+            m.set_by_device(true);
+            stream(&mut m, &r, false, &mut now, US, 100);
+            m.set_by_device(by_device);
+            let next = stream(&mut m, &r, false, &mut now, US, 100);
+            assert!(matches!(next, Next::Hold(_)), "{completion:?}");
+        }
     }
 
     #[test]

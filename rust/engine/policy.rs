@@ -98,6 +98,10 @@ impl Policy {
         let mut knobs = self.knobs.lock();
         f(&mut knobs);
         self.live.set(&knobs.moderation);
+        drop(knobs);
+        for poller in self.pollers.lock().iter() {
+            poller.rules_changed();
+        }
     }
 
     /// How completions are waited for, as of now. Any context.

@@ -26,6 +26,8 @@
 //! are at it, softirq leaves all that to them; the last of them that leaves has softirq take a
 //! turn, which then arms or holds.
 //!
+//! Where the device can hold events back it does so in their place; see [`super::hardware`].
+//!
 //! # The CQ's handler
 //!
 //! It runs with the CQ's lock held, so it only kicks softirq, on the poller's CPU, or, when that is
@@ -39,8 +41,11 @@
 //! that is given up breaks that circle.
 
 use super::{
+    hardware::Hardware,
+    knobs::Moderation,
     moderation::{Moderator, Next},
     policy::Policy,
+    setting::Rounds,
     stats::PollerStats,
 };
 use crate::{
@@ -75,6 +80,8 @@ struct Turn {
     lanes: KVec<(u32, Arc<dyn Takes>)>,
     wcs: KVVec<Wc>,
     moderator: Moderator,
+    /// If the device can hold events back.
+    rounds: Option<Rounds>,
 }
 
 /// What a turn came to.
@@ -99,6 +106,8 @@ struct Core {
     /// Threads that take turns.
     waiters: Atomic<u32>,
     stats: Arc<PollerStats>,
+    #[pin]
+    hardware: Hardware,
 }
 
 /// A CPU's share of completion handling for one device and policy.
@@ -119,23 +128,31 @@ impl Poller {
             lanes: KVec::new(),
             wcs: filled(CHUNK, || Wc::EMPTY)?,
             moderator: Moderator::new(now_ns()),
+            rounds: None,
         };
+        let stats = Arc::new(PollerStats::new(), GFP_KERNEL)?;
         let core = try_pin_init!(Core {
             cpu,
             policy: policy.clone(),
             turn <- new_spinlock!(turn),
             note: Atomic::new(false),
             waiters: Atomic::new(0),
-            stats: Arc::new(PollerStats::new(), GFP_KERNEL)?,
+            hardware <- Hardware::new(device, policy.clone(), stats.clone()),
+            stats,
         });
-        Arc::pin_init(
+        let poller = Arc::pin_init(
             try_pin_init!(Self {
                 bottom <- Bottom::new(core),
                 device: device.clone(),
                 seats <- new_mutex!(0),
             }),
             GFP_KERNEL,
-        )
+        )?;
+        poller.change(|turn| {
+            turn.rounds = poller.bottom.hardware.rounds();
+            turn.moderator.set_by_device(turn.rounds.is_some());
+        });
+        Ok(poller)
     }
 
     /// The CPU that its softirq runs on, as long as that is online.
@@ -146,6 +163,11 @@ impl Poller {
     /// What it counts.
     pub(crate) fn stats(&self) -> &Arc<PollerStats> {
         &self.bottom.stats
+    }
+
+    /// A knob of the policy was turned. Any context.
+    pub(super) fn rules_changed(&self) {
+        self.bottom.hardware.rules_changed();
     }
 
     /// Takes a seat for a lane to be on the poller of that CPU, device and policy; makes the poller
@@ -258,35 +280,47 @@ impl Core {
         missed
     }
 
-    /// A turn of softirq: polls, and when the CQs are empty and no thread looks at them, arms or
-    /// asks for a hold.
+    /// A turn of softirq.
     fn softirq_turn(&self) -> Took {
         let knobs = self.policy.moderation();
         self.turn(|turn| {
-            let mut left = knobs.poll_budget;
-            loop {
-                let n = self.sweep(turn, left);
-                left -= n;
-                let now = now_ns();
-                if n > 0 {
-                    turn.moderator.found(n, now);
-                }
-                if left == 0 {
-                    return Took::Found;
-                }
-                if self.waiters.load(Relaxed) > 0 {
-                    return Took::Left;
-                }
-                let next = turn.moderator.empty(&knobs, false, now);
-                self.stats.mode_changes.set(turn.moderator.changes());
-                if next == Next::Arm && self.arm(turn) {
-                    // A device that fails may say so for ever, and have nothing.
-                    left -= 1;
-                    continue;
-                }
-                return Took::Empty(next);
+            let took = self.poll_and_go_on(turn, &knobs);
+            let Turn {
+                rounds, moderator, ..
+            } = turn;
+            if rounds.is_some() {
+                self.hardware.turn(rounds, moderator, &knobs);
             }
+            took
         })
+    }
+
+    /// What softirq does in its turn: polls, and when the CQs are empty and no thread looks at them,
+    /// arms or asks for a hold.
+    fn poll_and_go_on(&self, turn: &mut Turn, knobs: &Moderation) -> Took {
+        let mut left = knobs.poll_budget;
+        loop {
+            let n = self.sweep(turn, left);
+            left -= n;
+            let now = now_ns();
+            if n > 0 {
+                turn.moderator.found(n, now);
+            }
+            if left == 0 {
+                return Took::Found;
+            }
+            if self.waiters.load(Relaxed) > 0 {
+                return Took::Left;
+            }
+            let next = turn.moderator.empty(knobs, false, now);
+            self.stats.mode_changes.set(turn.moderator.changes());
+            if next == Next::Arm && self.arm(turn) {
+                // A device that fails may say so for ever, and have nothing.
+                left -= 1;
+                continue;
+            }
+            return Took::Empty(next);
+        }
     }
 
     /// A turn of a thread that waits.
@@ -463,6 +497,7 @@ impl Seat {
         let entries = expected.min(poller.device.caps().max_cqe).max(completions);
         let cq = Cq::new(&poller.device, entries, poller.cpu(), poller.clone())?;
         let mut cqs = KVec::with_capacity(len + 1, GFP_KERNEL)?;
+        poller.bottom.hardware.add(&cq)?;
         poller.change(|turn| {
             // Room for all was made above; nobody else changes them, as this has `seats`.
             for old in turn.cqs.drain_all() {
@@ -520,11 +555,12 @@ impl Drop for Seat {
             let cqs = last.then(|| core::mem::take(&mut turn.cqs));
             (lane, cqs)
         });
+        let told = last.then(|| poller.bottom.hardware.clear());
         drop(seats);
         let at = pollers.iter().position(|other| Arc::ptr_eq(other, poller));
         let unlisted = at.filter(|_| last).and_then(|at| pollers.remove(at).ok());
         drop(pollers);
         // What goes, goes outside of the locks.
-        drop((gone, unlisted));
+        drop((gone, told, unlisted));
     }
 }

@@ -160,6 +160,10 @@ counters! {
         mode_changes: Counter,
         /// Times that a CQ was armed.
         arms: Counter,
+        /// Times that a CQ's moderation by the device was set.
+        moderations: Shared,
+        /// Times that the device did not do that.
+        moderation_failures: Shared,
         /// Failures of a CQ: completions may be lost.
         cq_failures: Shared,
     }

@@ -6,6 +6,7 @@
 pub(crate) mod bottom;
 pub(crate) mod configfs;
 pub(crate) mod cpu;
+pub(crate) mod dim;
 pub(crate) mod event;
 pub(crate) mod fmt;
 pub(crate) mod kthread;

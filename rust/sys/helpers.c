@@ -2,6 +2,7 @@
 #include <linux/configfs.h>
 #include <linux/cpumask.h>
 #include <linux/cpu.h>
+#include <linux/dim.h>
 #include <linux/dma-mapping.h>
 #include <linux/hrtimer.h>
 #include <linux/inet.h>
@@ -385,6 +386,55 @@ void rivet_bottom_end(struct rivet_bottom *bottom)
 	/* In this order: neither can start the other any more. */
 	disable_work_sync(&bottom->work);
 	hrtimer_cancel(&bottom->timer);
+}
+
+void rivet_dim_init(struct rivet_dim *dim, work_func_t func)
+{
+	memset(&dim->dim, 0, sizeof(dim->dim));
+	dim->dim.state = DIM_START_MEASURE;
+	dim->dim.tune_state = DIM_GOING_RIGHT;
+	dim->dim.profile_ix = RDMA_DIM_START_PROFILE;
+	INIT_WORK(&dim->dim.work, func);
+	spin_lock_init(&dim->lock);
+}
+
+void rivet_dim_sample(struct rivet_dim *dim, u64 completions, bool anew)
+{
+	/* Who comes second does not wait: DIM can do without an event. */
+	if (!spin_trylock(&dim->lock))
+		return;
+	if (anew && dim->dim.state == DIM_MEASURE_IN_PROGRESS)
+		dim->dim.state = DIM_START_MEASURE;
+	rdma_dim(&dim->dim, completions);
+	spin_unlock(&dim->lock);
+}
+
+void rivet_dim_kick(struct rivet_dim *dim)
+{
+	schedule_work(&dim->dim.work);
+}
+
+unsigned int rivet_dim_profile(struct rivet_dim *dim)
+{
+	return READ_ONCE(dim->dim.profile_ix);
+}
+
+struct rivet_dim *rivet_dim_of(struct work_struct *work)
+{
+	return container_of(work, struct rivet_dim, dim.work);
+}
+
+void rivet_dim_applied(struct rivet_dim *dim)
+{
+	/* Against samples; a measurement that this ends begins again. */
+	spin_lock_bh(&dim->lock);
+	dim->dim.state = DIM_START_MEASURE;
+	spin_unlock_bh(&dim->lock);
+}
+
+void rivet_dim_end(struct rivet_dim *dim)
+{
+	disable_work_sync(&dim->dim.work);
 }
 
 int rivet_cpu_to_node(unsigned int cpu)
