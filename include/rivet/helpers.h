@@ -68,6 +68,9 @@ void rivet_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey);
  */
 int rivet_ib_map_mr_single(struct ib_mr *mr, void *addr, u64 dma, size_t size);
 
+/* Where the page of an address in the linear map is. */
+int rivet_node_of(const void *addr);
+
 /* The device's name at this moment; buf holds IB_DEVICE_NAME_MAX bytes. */
 void rivet_ib_device_name(struct ib_device *dev, char *buf);
 int rivet_ibdev_to_node(struct ib_device *dev);

@@ -647,6 +647,10 @@ pub(crate) trait Reader<P: Source, U: Send + 'static>:
     /// Those of an operation of `len` bytes by a policy with these knobs, at most.
     fn longest(knobs: &Knobs, len: usize) -> u32;
 
+    /// Calls `f` with the memory node and the length of each piece of memory that payloads pass
+    /// through on their way to their pages.
+    fn each_piece(&self, f: &mut dyn FnMut(i32, usize));
+
     /// What an operation needs, if it can be made at once. Does not sleep.
     fn at_once() -> Option<Self::Fresh>;
 
@@ -694,6 +698,15 @@ impl<P: Source, U: Send + 'static> Reader<P, U> for Memory<P> {
         match len <= copy_up_to(knobs) {
             true => 1,
             false => <Self as Reader<P, U>>::LONGEST,
+        }
+    }
+
+    fn each_piece(&self, f: &mut dyn FnMut(i32, usize)) {
+        for place in &self.pool {
+            // The first of its memory speaks for all in that.
+            if place.base == 0 {
+                f(place.memory.node(), place.memory.len());
+            }
         }
     }
 

@@ -747,7 +747,7 @@ impl Client {
                     for (lane, conn) in self.lanes.iter_mut().zip(workforce.lanes()) {
                         // Without the lane's lock: others are using it.
                         lane.ended = conn.stats.ops.get();
-                        lane.begun = lane.ended + 1;
+                        lane.begun = lane.ended + u64::from(lane.ended < conn.share);
                     }
                 } else {
                     for index in 0..self.lanes.len() {

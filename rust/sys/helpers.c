@@ -141,6 +141,11 @@ void rivet_put_page(const void *addr)
 	put_page(virt_to_page(addr));
 }
 
+int rivet_node_of(const void *addr)
+{
+	return page_to_nid(virt_to_page(addr));
+}
+
 void rivet_copy(void *to, const void *from, size_t size)
 {
 	memcpy(to, from, size);

@@ -146,6 +146,13 @@ impl Buffer {
         PAGE_SIZE << self.order
     }
 
+    /// The memory node that its pages are really on: where there was no room on the node that it was
+    /// asked for, another.
+    pub(crate) fn node(&self) -> i32 {
+        // SAFETY: The pages are ours and in the linear map (type invariant).
+        unsafe { sys::rivet_node_of(self.start.as_ptr().cast()) }
+    }
+
     /// All of it.
     pub(super) fn piece(&self) -> Piece {
         Piece::new(self.start, self.len())
@@ -193,15 +200,22 @@ pub(crate) struct Mapped<M: Memory = Buffer> {
     len: usize,
     direction: Direction,
     /// Freed after `Drop` has ended the mapping.
-    #[allow(dead_code)]
     memory: M,
 }
 
 // SAFETY: `Memory` is `Send`; a mapping may be used and ended from any thread.
 unsafe impl<M: Memory> Send for Mapped<M> {}
 // SAFETY: `&Mapped` offers copies through raw pointers only, to memory that is shared with the
-// device anyway; it gives no reference to `memory`.
+// device anyway; it gives no reference to `memory`, and only asks a `Buffer`, which is `Sync`, where
+// it is.
 unsafe impl<M: Memory> Sync for Mapped<M> {}
+
+impl Mapped<Buffer> {
+    /// See [`Buffer::node`].
+    pub(crate) fn node(&self) -> i32 {
+        self.memory.node()
+    }
+}
 
 impl<M: Memory> Mapped<M> {
     /// Maps `memory` for the device of `pd`. Does not sleep.

@@ -44,6 +44,8 @@ pub(crate) struct LaneConn {
     pub(crate) id: CmId,
     /// The peer's memory, as far as it told, until the load begins.
     pub(crate) remote: Remote,
+    /// Operations that its submitters have to do, all together.
+    pub(crate) share: u64,
     submitters: KVec<Submitter>,
     /// What its operations count.
     pub(crate) stats: Arc<Stats>,
@@ -65,8 +67,19 @@ struct Submitter {
 /// What debugfs shows of a lane.
 struct View {
     cpu: u32,
+    /// Of its payloads, and where those pass through: how much is really on which memory node.
+    nodes: KVec<(i32, u64)>,
     lane: Arc<LaneStats>,
     poller: Arc<PollerStats>,
+}
+
+/// Adds `bytes` on `node` to what is there. Sleeps.
+fn count_node(nodes: &mut KVec<(i32, u64)>, node: i32, bytes: usize) -> Result {
+    match nodes.iter_mut().find(|(other, _)| *other == node) {
+        Some((_, sum)) => *sum += bytes as u64,
+        None => nodes.push((node, bytes as u64), GFP_KERNEL)?,
+    }
+    Ok(())
 }
 
 impl View {
@@ -76,6 +89,9 @@ impl View {
         let dir = dir.subdir(&name);
         let file = dir.read_callback_file(c"stats", Ok(self), &|view: &View, f| {
             writeln!(f, "cpu {}", view.cpu)?;
+            for (node, bytes) in &view.nodes {
+                writeln!(f, "node{node}_bytes {bytes}")?;
+            }
             view.lane.read().write(f)?;
             view.poller.read().write(f)
         });
@@ -174,9 +190,11 @@ impl LaneConn {
             lanes: roster.lanes,
             node,
         };
+        let mut nodes = KVec::new();
         let mut buffers = KVec::new();
         for _ in 0..roster.buffers(load, index).max(1) {
             let buffer = Arc::new(Buffer::new(load.size as usize, node)?, GFP_KERNEL)?;
+            count_node(&mut nodes, buffer.node(), buffer.len())?;
             buffers.push(Some(buffer), GFP_KERNEL)?;
         }
         let mut quotas = KVec::new();
@@ -194,6 +212,11 @@ impl LaneConn {
             submitters.push(submitter, GFP_KERNEL)?;
         }
         let memory = memory(pd, knobs, &need).map_err(|e| lack(e, roster, load))?;
+        let mut counted = Ok(());
+        memory.each_piece(&mut |node, len| {
+            counted = counted.and_then(|()| count_node(&mut nodes, node, len));
+        });
+        counted?;
         let accounting = Accounting::new(depth, every, size, M::LONGEST).ok_or(EINVAL)?;
         let submission = Submission::new(index, load, memory, accounting, buffers, &quotas)?;
         let stats = submission.stats().clone();
@@ -202,6 +225,7 @@ impl LaneConn {
         let counts = lane.stats.clone();
         let view = View {
             cpu,
+            nodes,
             lane: counts.clone(),
             poller: seat.poller().stats().clone(),
         };
@@ -217,6 +241,7 @@ impl LaneConn {
             lane,
             id,
             remote: Remote::new(load.exposed_slots(false)),
+            share: quotas.iter().copied().fold(0, u64::saturating_add),
             submitters,
             stats,
             counts,
