@@ -127,10 +127,24 @@ class Machine:
 
     def describe(self):
         args = self.args
+        nodes = f" on {args.nodes} nodes" if args.nodes > 1 else ""
         return (
             f"QEMU {self.qemu_version()} -cpu {args.cpu}, {self.accelerator()}, "
-            f"{args.smp} vCPU, {args.mem} MiB, kernel {args.version}"
+            f"{args.smp} vCPU, {args.mem} MiB{nodes}, kernel {args.version}"
         )
+
+    def nodes(self):
+        """Memory nodes, each with an equal share of memory and CPUs."""
+        args = self.args
+        if args.nodes == 1:
+            return []
+        memory, cpus = args.mem // args.nodes, args.smp // args.nodes
+        options = []
+        for node in range(args.nodes):
+            options += ["-object", f"memory-backend-ram,id=memory{node},size={memory}M"]
+            options += ["-numa", f"node,nodeid={node},memdev=memory{node},"
+                        f"cpus={node * cpus}-{node * cpus + cpus - 1}"]
+        return options
 
     def command(self, initrd):
         args = self.args
@@ -145,7 +159,7 @@ class Machine:
         command = ["qemu-system-x86_64", "-name", f"rivet-{args.name}", "-nodefaults"]
         command += ["-no-user-config", "-display", "none", "-no-reboot"]
         command += ["-machine", "q35", *accel, "-cpu", args.cpu]
-        command += ["-smp", str(args.smp), "-m", str(args.mem)]
+        command += ["-smp", str(args.smp), "-m", str(args.mem), *self.nodes()]
         command += ["-kernel", args.kernel, "-initrd", initrd]
         if args.mode == "shell":
             append += ["loglevel=4"]
@@ -358,6 +372,7 @@ def main():
     parser.add_argument("--module", action="append", default=[])
     parser.add_argument("--smp", type=int, default=2)
     parser.add_argument("--mem", type=int, default=2048)
+    parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=600)
     parser.add_argument("--idle", type=float, default=180)
     parser.add_argument("--append", action="append", default=[])
@@ -370,6 +385,8 @@ def main():
     parser.add_argument("--retry", type=int, default=1)
     parser.add_argument("job", nargs="*")
     args = parser.parse_args()
+    if args.nodes < 1 or args.smp % args.nodes or args.mem % args.nodes:
+        parser.error("--nodes does not divide --smp and --mem")
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.umask(0o022)
