@@ -354,6 +354,11 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         self.recvs.room()
     }
 
+    /// Receives that are staged and not posted.
+    pub(crate) fn recv_staged(&self) -> u32 {
+        self.recvs.staged()
+    }
+
     /// What it has posted so far.
     pub(crate) fn counts(&self) -> QpCounts {
         let (posts, doorbells, signaled) = self.sends.counts();

@@ -46,6 +46,11 @@ impl<R> RecvQueue<R> {
         self.free.len() as u32
     }
 
+    /// See [`super::Qp::recv_staged`].
+    pub(super) fn staged(&self) -> u32 {
+        self.chain.len() as u32
+    }
+
     /// Receives that are posted and not completed.
     pub(super) fn outstanding(&self) -> u32 {
         let taken = self.slots.len() - self.free.len() - self.chain.len();
