@@ -19,6 +19,9 @@ mod engine {
 }
 
 mod perf {
+    pub(crate) mod exchange {
+        pub(crate) mod wire;
+    }
     pub(crate) mod histogram;
     pub(crate) mod params;
     pub(crate) mod pattern;

@@ -3,7 +3,8 @@
 //! The client's side of a session: connects, makes the load, takes the latencies.
 
 use super::{
-    conn::Conn,
+    conn::{self, Conn},
+    exchange::requester::Requester,
     failure::{Because, Failure, Outcome},
     params::{Load, Op, Transport},
     pattern::Pattern,
@@ -110,13 +111,13 @@ enum Phase {
 }
 
 /// What the client counts of a connection.
-struct Lane {
+pub(crate) struct Lane {
     /// Operations that were begun.
-    begun: u64,
+    pub(super) begun: u64,
     /// Operations that ended.
-    ended: u64,
+    pub(super) ended: u64,
     /// Operations to do; `u64::MAX` when time decides.
-    quota: u64,
+    pub(super) quota: u64,
     /// Messages that the server has taken, as far as known.
     credited: u64,
     /// Checks that the server was asked for.
@@ -147,6 +148,8 @@ pub(crate) struct Client {
     id: Option<CmId>,
     token: u64,
     lanes: KVec<Lane>,
+    /// One for each of them, if exchanges are the load.
+    requesters: KVec<Requester>,
     /// When making connections has to be over, ns.
     setup_deadline: u64,
     /// When a load by time ends, ns.
@@ -164,6 +167,7 @@ impl Client {
             id: None,
             token: 0,
             lanes: KVec::new(),
+            requesters: KVec::new(),
             setup_deadline: session.now + setup_time(session),
             end: u64::MAX,
             checks: 0,
@@ -225,14 +229,14 @@ impl Client {
     /// The route is there: make the QP and connect it.
     fn connect(&mut self, session: &mut Session, connection: Option<u32>) -> Outcome {
         let id = self.id.take().ok_or(ENOTCONN)?;
-        let (hello, depth) = match connection {
+        let (hello, (answers, makes)) = match connection {
             None => {
                 session.make_control(id).map_err(|(failure, _)| failure)?;
                 let hello = Hello::Control {
                     load: session.load,
                     timeout_ms: session.settings.timeout_ms,
                 };
-                (hello, 0)
+                (hello, (0, 0))
             }
             Some(connection) => {
                 if session.workforce.is_some() {
@@ -262,8 +266,8 @@ impl Client {
         };
         let param = ConnParam {
             private_data: &hello.encode(),
-            responder_resources: 0,
-            initiator_depth: depth,
+            responder_resources: answers,
+            initiator_depth: makes,
         };
         id.connect(&param).because("connecting")
     }
@@ -409,6 +413,10 @@ impl Client {
                 finished: false,
             };
             self.lanes.push(lane, GFP_KERNEL)?;
+            if session.load.op.is_exchange() {
+                let requester = Requester::new(&session.load)?;
+                self.requesters.push(requester, GFP_KERNEL)?;
+            }
         }
         self.phase = Phase::Running;
         session.now = now_ns();
@@ -453,6 +461,10 @@ impl Client {
             }
         }
         for index in 0..self.lanes.len() {
+            if let Some(requester) = self.requesters.get_mut(index) {
+                requester.work(session, index, &mut self.lanes[index])?;
+                continue;
+            }
             match load.op {
                 Op::SendPing => self.send_ping(session, index)?,
                 Op::WritePing => self.write_ping(session, index)?,
@@ -544,7 +556,10 @@ impl Client {
         wc: &mut Wc,
     ) -> Outcome {
         if wc.route().recv {
-            return self.pong(session, index, wc);
+            return match self.requesters.get_mut(index) {
+                Some(requester) => requester.answered(session, index, &mut self.lanes[index], wc),
+                None => self.pong(session, index, wc),
+            };
         }
         let load = session.load;
         let now = session.now;
@@ -559,7 +574,7 @@ impl Client {
                 session.failed(index, status)?;
                 continue;
             }
-            if load.op.is_ping() {
+            if load.op.has_answer() {
                 conn.free.push(slot, GFP_KERNEL)?;
                 continue;
             }
@@ -720,7 +735,7 @@ impl Client {
             session.stats.miscompares.add(1);
         }
         // What the server checked; what was checked here is counted already.
-        if matches!(load.op, Op::Send | Op::SendImm) || load.op.is_ping() {
+        if matches!(load.op, Op::Send | Op::SendImm) || load.op.has_answer() {
             session.stats.miscompares.add(miscompares);
             session.stats.lost.add(lost);
         }
@@ -891,15 +906,15 @@ fn share(goal: Goal, all: u64, i: u64) -> u64 {
     }
 }
 
-/// READs and atomics that a data connection may have outstanding.
-fn reads(session: &Session, connection: u32) -> Outcome<u8> {
+/// See [`conn::reads`].
+fn reads(session: &Session, connection: u32) -> Outcome<(u8, u8)> {
     let fabric = session.fabric.as_ref().ok_or(ENOTCONN)?;
     let caps = fabric.pd.device().caps();
     let depth = match &session.workforce {
         Some(workforce) => workforce.depth(&session.load, connection).max(1),
         None => session.load.depth,
     };
-    Ok(depth.min(caps.max_qp_init_rd_atom).min(128) as u8)
+    Ok(conn::reads(&session.load, true, depth, caps))
 }
 
 /// Counts what a check found.
@@ -926,9 +941,9 @@ fn begin(conn: &mut Conn, slot: KBox<Slot>, load: &Load, signaled: bool) -> Outc
         }
     }
     match load.op {
-        Op::Send | Op::SendPing => conn.push(slot, offset, size, signaled, |wr| wr.send()),
+        Op::Send => conn.push(slot, offset, size, signaled, |wr| wr.send()),
         Op::SendImm => conn.push(slot, offset, size, signaled, |wr| wr.send_imm(seq as u32)),
-        Op::Write | Op::WritePing => {
+        Op::Write => {
             let to = conn.remote.at(slot.index, offset)?;
             conn.push(slot, offset, size, signaled, |wr| wr.write(to))
         }
@@ -953,6 +968,8 @@ fn begin(conn: &mut Conn, slot: KBox<Slot>, load: &Load, signaled: bool) -> Outc
                 wr.cmp_swap(at, seq, seq + 1)
             })
         }
+        // Those that an answer ends have their own ways to begin.
+        Op::SendPing | Op::WritePing | Op::ExchangeOut | Op::ExchangeIn => Err(EINVAL.into()),
     }
 }
 

@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     kapi::random,
-    verbs::{caps::UD_GRH_LEN, Access, Ah, CmId, Cq, Path, Pd, Qp, QpConfig, QpType, Wc},
+    verbs::{
+        caps::{Caps, UD_GRH_LEN},
+        Access, Ah, CmId, Cq, Path, Pd, Qp, QpConfig, QpType, Wc,
+    },
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -47,7 +50,9 @@ pub(crate) struct Conn {
     /// First packet sequence number that our QP sends (UC and UD).
     psn: u32,
     qkey: u32,
-    /// Bytes that a receive has to hold.
+    /// Receives of the queue.
+    receives: u32,
+    /// Bytes that one has to hold.
     receive_len: usize,
     queueing: Queueing,
 }
@@ -55,7 +60,7 @@ pub(crate) struct Conn {
 /// Rights that the peer needs on our memory.
 pub(crate) fn exposed_access(op: Op) -> Access {
     match op {
-        Op::Read => Access::REMOTE_READ,
+        Op::Read | Op::ExchangeIn => Access::REMOTE_READ,
         Op::FetchAdd | Op::CmpSwap => Access::REMOTE_ATOMIC,
         _ => Access::REMOTE_WRITE,
     }
@@ -63,11 +68,18 @@ pub(crate) fn exposed_access(op: Op) -> Access {
 
 /// Completions that a connection may have at a time: with the marker of the QP's end.
 pub(crate) fn completions(load: &Load, client: bool) -> u32 {
-    send_queue(load, client) + 1 + load.posted_receives(client)
+    load.send_queue(client) + 1 + load.posted_receives(client)
 }
 
-fn send_queue(load: &Load, client: bool) -> u32 {
-    load.send_slots(client).max(2)
+/// READs and atomics at a time that an end's data connection of `depth` operations answers, and
+/// that it makes.
+pub(crate) fn reads(load: &Load, client: bool, depth: u32, caps: &Caps) -> (u8, u8) {
+    let within = |max: u32| depth.min(max).min(128) as u8;
+    if client == load.op.server_reads() {
+        (within(caps.max_qp_rd_atom), 0)
+    } else {
+        (0, within(caps.max_qp_init_rd_atom))
+    }
 }
 
 impl Conn {
@@ -90,11 +102,11 @@ impl Conn {
                 Transport::Uc => QpType::Uc,
                 Transport::Ud => QpType::Ud,
             },
-            max_send_wr: send_queue(load, client),
+            max_send_wr: load.send_queue(client),
             max_recv_wr: recvs,
             max_send_sge: queueing.sges,
             max_recv_sge: 1,
-            batch: queueing.batch,
+            batch: queueing.batch.max(load.chain(client)),
         };
         let qp = match &id {
             Some(id) => Qp::new_cm(id, pd, cq, cq, None, config),
@@ -104,13 +116,14 @@ impl Conn {
             index,
             qp: qp.because("data QP")?,
             id,
-            free: slots::allocate(pd, load.send_slots(client), load.stride())
+            free: slots::allocate(pd, load.send_slots(client), load.send_stride(client))
                 .because("payload memory")?,
             exposed: Exposed::new(load.stride()),
             remote: Remote::new(load.exposed_slots(!client)),
             psn: random::secret() as u32 & 0xff_ffff,
             qkey: random::secret() as u32 & 0x7fff_ffff,
-            receive_len: load.receive_len(),
+            receives: recvs,
+            receive_len: load.receive_len(client),
             queueing,
         };
         if conn.id.is_some() {
@@ -135,6 +148,14 @@ impl Conn {
         let len = self.receive_len;
         let posted = self.qp.post_recv(slot, |slot, wr| slot.receive(wr, len));
         posted.map_err(|(e, _)| e).because("receive")
+    }
+
+    /// Posts the receives that are staged, once they are half of all.
+    pub(crate) fn replenish(&mut self) -> Outcome {
+        if self.qp.recv_staged() >= self.receives / 2 {
+            self.qp.flush_recv().because("receives")?;
+        }
+        Ok(())
     }
 
     /// How the peer reaches a QP that the CM does not know.
@@ -204,6 +225,14 @@ impl Conn {
             }
             build(wr)
         });
+        self.keep_on_error(pushed)
+    }
+
+    /// The slot of what could not be staged is free again.
+    pub(crate) fn keep_on_error(
+        &mut self,
+        pushed: core::result::Result<(), (Error, KBox<Slot>)>,
+    ) -> Outcome {
         match pushed {
             Ok(()) => Ok(()),
             Err((e, slot)) => {

@@ -302,8 +302,9 @@ fn launch(
             let load = config.load();
             load.check()
                 .map_err(|wrong| Failure::new(EINVAL, fmt!("{wrong}")))?;
-            if load.op.is_atomic() && config.sges.unwrap_or(1) > 1 {
-                return Err(Failure::new(EINVAL, fmt!("atomics have one SGE")));
+            let one_sge = load.op.is_atomic() || load.op.is_exchange();
+            if one_sge && config.sges.unwrap_or(1) > 1 {
+                return Err(Failure::new(EINVAL, fmt!("{} has one SGE", load.op)));
             }
             if config.crew().is_some() {
                 let one = load.connections == 1 && config.sges.unwrap_or(1) == 1;

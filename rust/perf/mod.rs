@@ -24,7 +24,8 @@
 //!     rc: connect request, Hello::Data (token, n) ---> accept
 //!     uc, ud: Message::Open (QP number) ------------->
 //!   <-------------------------------------------- Message::Opened (QP number)
-//!   <-- Message::Region... (memory for one-sided operations; both ways for write_ping) -->
+//!   <-- Message::Region... (memory for one-sided operations; both ways for write_ping, the
+//!                           client's for exchanges) -->
 //!   <-------------------------------------------- Message::Ready
 //!   operations ....................................
 //!   Message::Finish -------------------------------> waits for what is still on its way
@@ -39,8 +40,9 @@
 //!
 //! Operations that take a receive of the server are counted: a client has no more of them on their
 //! way than the server keeps receives posted ([`params::Load::receives`]); [`wire::Message::Credit`]
-//! tells how many the server has taken and replaced. So no transport ever meets a queue without a
-//! receive, and on UC and UD a message that does not arrive was lost by the network.
+//! tells how many the server has taken and replaced, but for exchanges, whose answers are credit
+//! enough ([`exchange`]). So no transport ever meets a queue without a receive, and on UC and UD a
+//! message that does not arrive was lost by the network.
 //!
 //! # Trust
 //!
@@ -53,6 +55,7 @@ pub(crate) mod client;
 pub(crate) mod conn;
 pub(crate) mod control;
 pub(crate) mod end;
+pub(crate) mod exchange;
 pub(crate) mod failure;
 pub(crate) mod histogram;
 pub(crate) mod listener;

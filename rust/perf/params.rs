@@ -3,6 +3,7 @@
 //! What can be set on a perf end: values, their names, their ranges. Pure: it is tested on the
 //! host too.
 
+use super::exchange::wire::{ANSWER_LEN, REQUEST_LEN};
 use crate::engine::accounting;
 use crate::value::{choice, Bounds};
 use core::num::NonZeroUsize;
@@ -50,6 +51,10 @@ choice! {
         SendPing = 8, "send_ping";
         /// An RDMA WRITE answered by an RDMA WRITE.
         WritePing = 9, "write_ping";
+        /// A SEND answered by an RDMA WRITE and a SEND.
+        ExchangeOut = 10, "exchange_out";
+        /// A SEND answered by a SEND after an RDMA READ.
+        ExchangeIn = 11, "exchange_in";
     }
 }
 
@@ -59,7 +64,9 @@ impl Op {
         match self {
             Op::Send | Op::SendImm | Op::SendPing => true,
             Op::Write | Op::WriteImm | Op::WritePing => transport != Transport::Ud,
-            Op::Read | Op::FetchAdd | Op::CmpSwap => transport == Transport::Rc,
+            Op::Read | Op::FetchAdd | Op::CmpSwap | Op::ExchangeOut | Op::ExchangeIn => {
+                transport == Transport::Rc
+            }
         }
     }
 
@@ -73,12 +80,33 @@ impl Op {
         matches!(self, Op::SendPing | Op::WritePing)
     }
 
+    /// Whether it is a request, what the server then does with memory of the client, and an answer:
+    /// see [`super::exchange`].
+    pub(crate) fn is_exchange(self) -> bool {
+        matches!(self, Op::ExchangeOut | Op::ExchangeIn)
+    }
+
+    /// Whether it ends with something that the server sends, not with its own completion.
+    pub(crate) fn has_answer(self) -> bool {
+        self.is_ping() || self.is_exchange()
+    }
+
     /// Whether each operation takes a receive of the server.
     pub(crate) fn takes_receive(self) -> bool {
+        self.needs_credit() || self.is_exchange()
+    }
+
+    /// Whether the server has to tell of the receives that it posts again.
+    pub(crate) fn needs_credit(self) -> bool {
         matches!(self, Op::Send | Op::SendImm | Op::WriteImm | Op::SendPing)
     }
 
-    /// Whether it works on memory of the server.
+    /// Whether READs or atomics are the server's, not the client's.
+    pub(crate) fn server_reads(self) -> bool {
+        self == Op::ExchangeIn
+    }
+
+    /// Whether it works on memory that was registered for the other end.
     pub(crate) fn needs_region(self) -> bool {
         !matches!(self, Op::Send | Op::SendImm | Op::SendPing)
     }
@@ -151,7 +179,8 @@ impl Load {
         }
         if !self.op.runs_on(self.transport) {
             return Err("the transport does not carry the operation: \
-                read, fetch_add and cmp_swap need rc; write, write_imm and write_ping rc or uc");
+                read, fetch_add, cmp_swap, exchange_out and exchange_in need rc; \
+                write, write_imm and write_ping rc or uc");
         }
         if self.op.is_atomic() && self.size != 8 {
             return Err("fetch_add and cmp_swap need size 8");
@@ -167,26 +196,36 @@ impl Load {
         Ok(())
     }
 
-    /// Payload slots at the initiator. Ping-pong has one operation outstanding, but signals only
-    /// now and then, so slots are busy for longer.
+    /// Slots of an end that sends. What ends with an answer signals only now and then, so that slots
+    /// are busy for longer than operations, and there are more; unless they are large.
     pub(crate) fn slots(&self) -> u32 {
-        if self.op.is_ping() {
-            PING_SLOTS
-        } else {
-            self.depth
+        match self.op {
+            op if op.is_ping() => PING_SLOTS,
+            op if op.is_exchange() && self.size <= SMALL => self.depth.max(PING_SLOTS / 2) * 2,
+            _ => self.depth,
         }
     }
 
     /// One operation of so many asks for a completion, which ends those before it as well. `wanted`
-    /// says how many; 0 is for: half of the depth at a time, so that at small depths each does,
-    /// and of the sends of a ping-pong, which nobody waits for, one in eight. With `verify` each
-    /// operation that is not a ping does whatever is wanted.
+    /// says how many; 0 is for: half of the depth at a time, so that at small depths each does;
+    /// and a quarter of the slots where nobody waits for them, as an answer ends the operation.
+    /// With `verify` each operation without an answer does whatever is wanted.
     pub(crate) fn signal_every(&self, wanted: u32) -> u64 {
+        let answered = self.op.has_answer();
         match wanted {
-            0 if self.op.is_ping() => 8,
-            _ if self.verify && !self.op.is_ping() => 1,
+            _ if self.verify && !answered => 1,
+            0 if answered => u64::from(accounting::every(self.slots() / 2, 0)),
             0 => u64::from(accounting::every(self.depth, 0)),
             wanted => u64::from(wanted),
+        }
+    }
+
+    /// Bytes of a message to an end.
+    pub(crate) fn message_len(&self, client: bool) -> u32 {
+        match (self.op.is_exchange(), client) {
+            (true, true) => ANSWER_LEN as u32,
+            (true, false) => REQUEST_LEN as u32,
+            (false, _) => self.size,
         }
     }
 
@@ -195,7 +234,7 @@ impl Load {
     pub(crate) fn receives(&self) -> u32 {
         if !self.op.takes_receive() {
             0
-        } else if self.size > 1 << 14 {
+        } else if self.message_len(false) > SMALL {
             (self.depth * 2).max(4)
         } else {
             (self.depth * 8).clamp(16, 512).max(self.depth * 2)
@@ -204,16 +243,39 @@ impl Load {
 
     /// Slots that an end sends from: the client's load, and a server's answers.
     pub(crate) fn send_slots(&self, client: bool) -> u32 {
-        if client || self.op.is_ping() {
+        if client || self.op.has_answer() {
             self.slots()
         } else {
             0
         }
     }
 
+    /// Bytes from one of these slots to the next: what is sent, and with the payload of an
+    /// exchange the server's answer behind it.
+    pub(crate) fn send_stride(&self, client: bool) -> usize {
+        match (self.op.is_exchange(), client) {
+            (true, true) => REQUEST_LEN,
+            (true, false) => self.stride() + ANSWER_LEN.next_multiple_of(64),
+            (false, _) => self.stride(),
+        }
+    }
+
+    /// Work requests that an end stages as one chain.
+    pub(crate) fn chain(&self, client: bool) -> u32 {
+        match self.op {
+            Op::ExchangeOut if !client => 2,
+            _ => 1,
+        }
+    }
+
+    /// Work requests that an end's send queue has to hold.
+    pub(crate) fn send_queue(&self, client: bool) -> u32 {
+        (self.send_slots(client) * self.chain(client)).max(2)
+    }
+
     /// Receives that an end posts per connection.
     pub(crate) fn posted_receives(&self, client: bool) -> u32 {
-        if client && self.op != Op::SendPing {
+        if client && !self.op.has_answer() {
             0
         } else {
             self.receives()
@@ -224,27 +286,28 @@ impl Load {
     pub(crate) fn exposed_slots(&self, client: bool) -> u32 {
         match self.op {
             Op::WritePing => 1,
+            Op::ExchangeOut | Op::ExchangeIn if client => self.depth,
             _ if client => 0,
             Op::Write | Op::WriteImm | Op::Read => self.depth,
             Op::FetchAdd | Op::CmpSwap => 1,
-            Op::Send | Op::SendImm | Op::SendPing => 0,
+            Op::Send | Op::SendImm | Op::SendPing | Op::ExchangeOut | Op::ExchangeIn => 0,
         }
     }
 
-    /// Bytes that a receive has to hold.
-    pub(crate) fn receive_len(&self) -> usize {
+    /// Bytes that a receive of an end has to hold.
+    pub(crate) fn receive_len(&self, client: bool) -> usize {
         let header = match self.transport {
             Transport::Ud => GRH_LEN,
             _ => 0,
         };
-        self.size as usize + header
+        self.message_len(client) as usize + header
     }
 
     /// Bytes of payload memory that an end allocates for all connections.
     pub(crate) fn memory(&self, client: bool) -> u64 {
         let stride = self.stride();
-        let receive = self.receive_len().next_multiple_of(64);
-        let each = memory_of(self.send_slots(client), stride)
+        let receive = self.receive_len(client).next_multiple_of(64);
+        let each = memory_of(self.send_slots(client), self.send_stride(client))
             + memory_of(self.posted_receives(client), receive)
             + memory_of(self.exposed_slots(client), stride);
         each.saturating_mul(u64::from(self.connections))
@@ -296,8 +359,10 @@ fn memory_of(count: u32, stride: usize) -> u64 {
     full as u64 * piece(per_piece.get()) + piece(rest)
 }
 
-/// Slots of a ping-pong end.
+/// Slots of a ping-pong end, and the least of an exchange's.
 pub(crate) const PING_SLOTS: u32 = 32;
+/// Messages up to so many bytes are small: a few more of them do not matter.
+const SMALL: u32 = 1 << 14;
 
 /// Payloads start at one of so many places with `verify`.
 const ODD_OFFSETS: usize = 61;
@@ -335,7 +400,7 @@ mod tests {
     #[test]
     fn which_op_runs_where() {
         let on = |t| Op::ALL.iter().filter(|op| op.runs_on(t)).count();
-        assert_eq!(on(Transport::Rc), 9);
+        assert_eq!(on(Transport::Rc), 11);
         assert_eq!(on(Transport::Uc), 6);
         assert_eq!(on(Transport::Ud), 3);
         for t in Transport::ALL {
@@ -466,6 +531,14 @@ mod tests {
         assert_eq!(every(Op::Send, 1024, true, 0), 1);
         assert_eq!(every(Op::SendPing, 1, false, 0), 8);
         assert_eq!(every(Op::SendPing, 1, true, 0), 8);
+        assert_eq!(every(Op::ExchangeOut, 1, false, 0), 8);
+        assert_eq!(every(Op::ExchangeIn, 32, true, 0), 16);
+        let large = Load {
+            op: Op::ExchangeOut,
+            size: 1 << 20,
+            ..load()
+        };
+        assert_eq!(large.signal_every(0), 1);
         // What is wanted counts at each depth, but not against the checks.
         assert_eq!(every(Op::Send, 1, false, 256), 256);
         assert_eq!(every(Op::Send, 1024, false, 1), 1);
@@ -483,15 +556,51 @@ mod tests {
 
     #[test]
     fn receives_cover_the_depth() {
-        for size in [1, 4096, 1 << 16, 1 << 20] {
-            for depth in [1, 2, 32, 128, 1024] {
-                let l = Load {
-                    size,
-                    depth,
-                    ..load()
-                };
-                assert!(l.receives() >= 2 * depth);
+        for op in [Op::Send, Op::ExchangeOut, Op::ExchangeIn] {
+            for size in [1, 4096, 1 << 16, 1 << 20] {
+                for depth in [1, 2, 32, 128, 1024] {
+                    let l = Load {
+                        op,
+                        size,
+                        depth,
+                        ..load()
+                    };
+                    assert!(l.receives() >= 2 * depth);
+                    if op.is_exchange() {
+                        assert_eq!(l.posted_receives(true), l.receives());
+                    }
+                }
             }
         }
+    }
+
+    #[test]
+    fn slots_of_an_exchange() {
+        let l = |op, size, depth| Load {
+            op,
+            size,
+            depth,
+            ..load()
+        };
+        for op in [Op::ExchangeOut, Op::ExchangeIn] {
+            for (size, depth, slots) in [(1, 1, 32), (4096, 32, 64), (1 << 20, 32, 32)] {
+                let l = l(op, size, depth);
+                assert!(l.check().is_ok());
+                assert_eq!(l.slots(), slots);
+                assert_eq!(l.send_queue(true), slots);
+                // The server's payload and its answer fit.
+                assert!(l.send_stride(false) >= l.stride() + ANSWER_LEN);
+                // The client's buffers are for the server; the server has none for the client.
+                assert_eq!((l.exposed_slots(true), l.exposed_slots(false)), (depth, 0));
+            }
+        }
+        assert_eq!(l(Op::ExchangeOut, 4096, 32).send_queue(false), 128);
+        assert_eq!(l(Op::ExchangeIn, 4096, 32).send_queue(false), 64);
+        assert!(l(Op::ExchangeIn, 1 << 20, 1024).check().is_err());
+        let uc = Load {
+            transport: Transport::Uc,
+            ..l(Op::ExchangeOut, 64, 1)
+        };
+        assert!(uc.check().is_err());
     }
 }

@@ -4,7 +4,8 @@
 
 use super::{
     client::{ping_flag, ping_is_right, post_write_ping, send_numbered},
-    conn::Conn,
+    conn::{self, Conn},
+    exchange::responder::Responder,
     failure::{Because, Failure, Outcome},
     params::{Op, Transport},
     pattern::Pattern,
@@ -45,6 +46,8 @@ struct Lane {
     finished: bool,
     /// The QP of UC and UD is connected.
     connected: bool,
+    /// What exchanges need.
+    responder: Option<Responder>,
 }
 
 /// The server of one session.
@@ -119,12 +122,12 @@ impl Server {
         }
         self.add_lane(session)?;
         let caps = session.fabric.as_ref().ok_or(ENOTCONN)?.pd.device().caps();
-        let depth = session.load.depth.min(caps.max_qp_rd_atom).min(128) as u8;
+        let (answers, makes) = conn::reads(&session.load, false, session.load.depth, caps);
         let conn = session.make_conn(Some(id))?;
         let param = ConnParam {
             private_data: &[],
-            responder_resources: depth,
-            initiator_depth: 0,
+            responder_resources: answers,
+            initiator_depth: makes,
         };
         let id = conn.id.as_mut().ok_or(ENOTCONN)?;
         id.accept(&param).because("accepting a data connection")
@@ -150,6 +153,7 @@ impl Server {
             finish: None,
             finished: false,
             connected: false,
+            responder: Responder::for_load(&session.load)?,
         };
         Ok(self.lanes.push(lane, GFP_KERNEL)?)
     }
@@ -211,7 +215,7 @@ impl Server {
                 added.map_err(|_| session.lie(connection, "a region that does not fit"))?;
                 self.ready(session, connection)
             }
-            Message::Sync { sent } if lane.ready && load.op.takes_receive() => {
+            Message::Sync { sent } if lane.ready && load.op.needs_credit() => {
                 if sent < lane.received {
                     return Err(session.lie(connection, "fewer messages sent than came"));
                 }
@@ -292,9 +296,19 @@ impl Server {
             while let Some(done) = session.conns[index].qp.take_send(wc) {
                 let status = done.status;
                 let slot = done.token;
-                session.conns[index].free.push(slot, GFP_KERNEL)?;
                 if status != WcStatus::Success {
+                    session.conns[index].free.push(slot, GFP_KERNEL)?;
                     self.broke(session, index, status)?;
+                    continue;
+                }
+                let lane = self.lanes.get_mut(index).ok_or(EINVAL)?;
+                let Some(responder) = &mut lane.responder else {
+                    session.conns[index].free.push(slot, GFP_KERNEL)?;
+                    continue;
+                };
+                if !responder.done(session, index, slot)? {
+                    lane.miscompares += 1;
+                    session.stats.miscompares.add(1);
                 }
             }
             return Ok(());
@@ -341,7 +355,7 @@ impl Server {
         };
         let expected_len = match load.op {
             Op::WriteImm => len,
-            _ => load.size as usize,
+            _ => load.message_len(false) as usize,
         };
         if len != expected_len || imm.is_some() != with_imm {
             return Err(session.lie(index as u32, "a data message of another kind or length"));
@@ -349,6 +363,13 @@ impl Server {
         lane.received += 1;
         lane.last = now;
         session.control()?.heard(now);
+        if let Some(responder) = &mut lane.responder {
+            if !lane.ready || lane.finish.is_some() {
+                return Err(session.lie(index as u32, "a request that does not belong here"));
+            }
+            responder.arrived(session, index, &slot)?;
+            return session.conns[index].post_receive(slot);
+        }
         // What came with it tells which one it is, as far as 32 bits go. Unreliable transports lose
         // messages, and the network may change their order.
         let ahead = match imm {
@@ -405,6 +426,14 @@ impl Server {
             return Ok(());
         }
         if !session.moved || !load.op.takes_receive() {
+            return Ok(());
+        }
+        if load.op.is_exchange() {
+            for (index, lane) in self.lanes.iter_mut().enumerate() {
+                if let Some(responder) = &mut lane.responder {
+                    responder.work(session, index)?;
+                }
+            }
             return Ok(());
         }
         let quarter = u64::from(load.receives() / 4).max(1);

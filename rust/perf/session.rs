@@ -15,7 +15,7 @@ use super::{
     conn::{Conn, Queueing},
     control::{Arrival, Control},
     failure::{Because, Failure, Outcome},
-    params::Load,
+    params::{Load, Op},
     server::Server,
     slots::Remote,
     stats::Stats,
@@ -392,7 +392,7 @@ impl Session {
         let name = name.as_str();
         let op = self.load.op;
         let kind = match op {
-            super::params::Op::Read => verbs::caps::Op::Read,
+            Op::Read | Op::ExchangeIn => verbs::caps::Op::Read,
             op if op.is_atomic() => verbs::caps::Op::Atomic,
             _ => verbs::caps::Op::Send,
         };
@@ -410,7 +410,11 @@ impl Session {
             ));
         }
         let each = super::conn::completions(&self.load, self.is_client);
-        if each > caps.max_cqe || self.load.slots().max(self.load.receives()) >= caps.max_qp_wr {
+        let queue = self
+            .load
+            .send_queue(self.is_client)
+            .max(self.load.receives());
+        if each > caps.max_cqe || queue >= caps.max_qp_wr {
             return Err(Failure::new(
                 E2BIG,
                 fmt!("depth: more than {name} can queue"),
@@ -648,7 +652,7 @@ impl Session {
                 let load = self.load;
                 let conn = self.conns.get_mut(connection as usize).ok_or(EINVAL)?;
                 let told = conn.exposed.add(region, slots)?;
-                if load.verify && load.op == super::params::Op::Read {
+                if load.verify && load.op == Op::Read {
                     for slot in told.first..told.first + told.slots {
                         let pattern = super::pattern::Pattern::new(connection, slot.into(), false);
                         let offset = load.offset(slot.into());

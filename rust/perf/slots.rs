@@ -255,6 +255,13 @@ impl Exposed {
         Ok((piece.memory(), slot % self.per_piece * self.stride))
     }
 
+    /// The name of `offset` of a slot, for the peer.
+    pub(crate) fn remote(&self, slot: u32, offset: usize) -> Result<RemoteAddr> {
+        let slot = slot as usize;
+        let piece = self.pieces.get(slot / self.per_piece).ok_or(EINVAL)?;
+        piece.remote(slot % self.per_piece * self.stride + offset)
+    }
+
     /// One byte of a slot, for who polls memory.
     pub(crate) fn peek(&self, slot: u32, offset: usize) -> Result<u8> {
         let (memory, base) = self.at(slot)?;

@@ -5,7 +5,7 @@
 //! Nothing here trusts the peer: each decoder checks magic, version, length and every field that
 //! has a range, and what it does not know is an error, never a guess.
 //!
-//! All numbers are little-endian. Three kinds of bytes travel:
+//! All numbers are little-endian. Beside the data, three kinds of bytes travel:
 //!
 //! * the private data of a connect request, [`Hello`]: of a client's control connection (what load
 //!   it is going to make) or of one of its RC data connections (which session it belongs to);
@@ -57,13 +57,13 @@ impl Bad {
 }
 
 /// Writes fields one after another into an array.
-struct Writer<const N: usize> {
-    bytes: [u8; N],
+pub(super) struct Writer<const N: usize> {
+    pub(super) bytes: [u8; N],
     at: usize,
 }
 
 impl<const N: usize> Writer<N> {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             bytes: [0; N],
             at: 0,
@@ -78,14 +78,14 @@ impl<const N: usize> Writer<N> {
         w
     }
 
-    fn put<const M: usize>(&mut self, field: [u8; M]) {
+    pub(super) fn put<const M: usize>(&mut self, field: [u8; M]) {
         self.bytes[self.at..self.at + M].copy_from_slice(&field);
         self.at += M;
     }
 }
 
 /// Reads fields one after another.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
     /// Checks the head of private data that is `len` bytes long without its padding.
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         Ok(*field)
     }
 
-    fn u8(&mut self) -> Result<u8, Bad> {
+    pub(super) fn u8(&mut self) -> Result<u8, Bad> {
         Ok(self.take::<1>()?[0])
     }
 
@@ -120,11 +120,11 @@ impl<'a> Reader<'a> {
         Ok(u16::from_le_bytes(self.take()?))
     }
 
-    fn u32(&mut self) -> Result<u32, Bad> {
+    pub(super) fn u32(&mut self) -> Result<u32, Bad> {
         Ok(u32::from_le_bytes(self.take()?))
     }
 
-    fn u64(&mut self) -> Result<u64, Bad> {
+    pub(super) fn u64(&mut self) -> Result<u64, Bad> {
         Ok(u64::from_le_bytes(self.take()?))
     }
 
@@ -135,6 +135,14 @@ impl<'a> Reader<'a> {
             Ok(count)
         } else {
             Err(Bad::Field)
+        }
+    }
+
+    /// What is left has no meaning.
+    pub(super) fn zeros(&self) -> Result<(), Bad> {
+        match self.0.iter().fold(0, |any, byte| any | byte) {
+            0 => Ok(()),
+            _ => Err(Bad::Field),
         }
     }
 
