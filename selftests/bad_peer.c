@@ -17,6 +17,10 @@
  *   raw HEX             sends these bytes where a message should be
  *   await KIND          waits for a message of this kind
  *   post LENGTH         SENDs so many bytes on the data connection made last
+ *   data HEX            SENDs these bytes there
+ *   request HEX         likewise, with address and key of memory of this program
+ *                       put into them (rust/perf/exchange/wire.rs)
+ *   burst N HEX         likewise, N times with one doorbell
  *   sleep MS            does nothing
  *   end                 waits until rivet ends the connection
  *   close               disconnects
@@ -182,7 +186,8 @@ static struct link *make_link(struct rdma_cm_id *id)
 	if (!link->send_cq || !link->recv_cq || rdma_create_qp(id, NULL, &attr))
 		err(2, "QP");
 	link->buffer = calloc(RECEIVES + 1, BUFFER);
-	link->mr = rdma_reg_msgs(id, link->buffer, (RECEIVES + 1) * BUFFER);
+	/* Rivet may read it. */
+	link->mr = rdma_reg_read(id, link->buffer, (RECEIVES + 1) * BUFFER);
 	if (!link->mr)
 		err(2, "memory");
 	for (int i = 0; i < RECEIVES; i++) {
@@ -290,14 +295,28 @@ static void look_for_end(int ms)
 	rdma_ack_cm_event(event);
 }
 
-/* Sends what stands at the end of the link's buffer. */
-static void post(struct link *link, size_t len)
+/* Sends what stands at the end of the link's buffer, some times. */
+static void post_times(struct link *link, size_t len, int times)
 {
-	__u8 *at = link->buffer + RECEIVES * BUFFER;
+	struct ibv_sge sge = {
+		.addr = (uintptr_t)link->buffer + RECEIVES * BUFFER,
+		.length = len, .lkey = link->mr->lkey,
+	};
+	struct ibv_send_wr wrs[RECEIVES] = {}, *bad;
 	__u64 end = now_ms() + PATIENCE_MS;
 	struct ibv_wc wc;
 
-	if (rdma_post_send(link->id, NULL, at, len, link->mr, IBV_SEND_SIGNALED))
+	if (times < 1 || times > RECEIVES)
+		errx(2, "%d times are too many", times);
+	for (int i = 0; i < times; i++) {
+		wrs[i].sg_list = &sge;
+		wrs[i].num_sge = 1;
+		wrs[i].opcode = IBV_WR_SEND;
+		wrs[i].next = i + 1 < times ? &wrs[i + 1] : NULL;
+	}
+	wrs[times - 1].send_flags = IBV_SEND_SIGNALED;
+	errno = ibv_post_send(link->id->qp, wrs, &bad);
+	if (errno)
 		err(2, "send");
 	while (now_ms() < end) {
 		if (ibv_poll_cq(link->send_cq, 1, &wc) == 1) {
@@ -310,6 +329,11 @@ static void post(struct link *link, size_t len)
 		look_for_end(1);
 	}
 	puts("send: no completion");
+}
+
+static void post(struct link *link, size_t len)
+{
+	post_times(link, len, 1);
 }
 
 static void do_send(char **args)
@@ -345,6 +369,41 @@ static void do_seq(char **args)
 static void do_post(char **args)
 {
 	post(&links[nlinks - 1], atoi(args[0]));
+}
+
+/* Bytes for the data connection made last. */
+static size_t take_data(const char *hex)
+{
+	return from_hex(hex, links[nlinks - 1].buffer + RECEIVES * BUFFER, BUFFER);
+}
+
+static void name_memory(void)
+{
+	struct link *link = &links[nlinks - 1];
+
+	put_le(link->buffer + RECEIVES * BUFFER + 8, (uintptr_t)link->buffer, 8);
+	put_le(link->buffer + RECEIVES * BUFFER + 16, link->mr->rkey, 4);
+}
+
+static void do_data(char **args)
+{
+	post(&links[nlinks - 1], take_data(args[0]));
+}
+
+static void do_request(char **args)
+{
+	size_t len = take_data(args[0]);
+
+	name_memory();
+	post(&links[nlinks - 1], len);
+}
+
+static void do_burst(char **args)
+{
+	size_t len = take_data(args[1]);
+
+	name_memory();
+	post_times(&links[nlinks - 1], len, atoi(args[0]));
 }
 
 static void do_sleep(char **args)
@@ -409,6 +468,9 @@ static const struct {
 	{ "raw", 1, do_raw },
 	{ "await", 1, do_await },
 	{ "post", 1, do_post },
+	{ "data", 1, do_data },
+	{ "request", 1, do_request },
+	{ "burst", 2, do_burst },
 	{ "sleep", 1, do_sleep },
 	{ "end", 0, do_end },
 	{ "close", 0, do_close },

@@ -35,5 +35,15 @@ welcome() {
 	fields 4:$magic 2:$version 2:$length 8:$token 4:$timeout 4:0
 }
 
+# request_of KEY=VALUE...: a client's request of an exchange (rust/perf/exchange/wire.rs).
+request_of() {
+	local seq=0 addr=0x1000 rkey=0x77 size=64 op=10 zero=0
+	[ $# -eq 0 ] || local "$@"
+	fields 8:$seq 8:$addr 4:$rkey 4:$size 1:$op 8:0 8:0 8:0 8:0 7:$zero
+}
+
+# answer_to NUMBER [VALUE]: the server's answer to one, with this value behind it.
+answer_to() { fields "8:$1" "8:${2-0}"; }
+
 # refused CODE: the private data of a reject.
 refused() { fields 4:0x66507652 2:1 2:12 "1:$1" 3:0; }

@@ -72,6 +72,8 @@ tests "number submitters 0 64" "number buffers 0 4096" \
 	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=1 op=send" \
 	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=1 op=fetch_add" \
 	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=64 op=send_ping" \
+	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=1 op=exchange_out" \
+	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=4 op=exchange_in" \
 	"refused EINVAL transport+does+not+carry submitters=1 transport=uc" \
 	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=1 op=write transport=uc" \
 	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=2 connections=2" \

@@ -216,6 +216,56 @@ case_of data_shorter "kind or length" "" join 0 - await "$READY" post 63
 case_of data_empty "kind or length" "" join 0 - await "$READY" post 0
 case_of data_longer "connection 0 broke" "" join 0 - await "$READY" post 65
 case_of data_without_immediate "kind or length" "op=2" join 0 - await "$READY" post 64
+# Requests of exchanges.
+OUT="op=10" IN="op=11"
+region 0 1 4096 64
+joined=(join 0 - send 0 "$REGION" "$H" await "$READY")
+request_of
+case_of request_before_its_region "does not belong" "$OUT" join 0 - data "$H"
+case_of request_rkey_of_nothing "connection 0 broke" "$OUT" "${joined[@]}" data "$H"
+request_of op=11
+case_of request_read_of_nothing "connection 0 broke" "$IN" "${joined[@]}" data "$H"
+case_of request_op "impossible value" "$OUT" "${joined[@]}" data "$H"
+case_of request_shorter "kind or length" "$IN" "${joined[@]}" data "${H:0:126}"
+case_of request_empty "kind or length" "$IN" "${joined[@]}" data ""
+case_of request_longer "connection 0 broke" "$IN" "${joined[@]}" data "${H}00"
+request_of size=65
+case_of request_size "lies about its length" "$OUT" "${joined[@]}" data "$H"
+request_of size=0xffffffff
+case_of request_size_max "lies about its length" "$OUT" "${joined[@]}" data "$H"
+request_of size=0
+case_of request_size_0 "lies about its length" "$OUT" "${joined[@]}" data "$H"
+request_of zero=1
+case_of request_zeros "impossible value" "$OUT" "${joined[@]}" data "$H"
+for seq in 1 -1 0x100000000; do
+	request_of seq=$seq
+	case_of "request_number_$seq" "not the next message" "$OUT" "${joined[@]}" data "$H"
+done
+request_of op=11
+case_of request_again "not the next message" "$IN" "${joined[@]}" request "$H" sleep 200 request "$H"
+# The second is one too many, unless the first was answered meanwhile.
+case_of request_twice_at_once "@(more requests than|it is not the next)" "$IN" "${joined[@]}" burst 2 "$H"
+case_of request_16_at_once "@(more requests than|it is not the next)" "$IN" "${joined[@]}" burst 16 "$H"
+number 1
+case_of sync_of_requests "does not belong" "$IN" "${joined[@]}" send 0 "$SYNC" "$H"
+two 0 0
+finish=(send 0 "$FINISH" "$H" await "$FINISHED")
+request_of op=11
+case_of request_after_finish "does not belong" "$IN" "${joined[@]}" "${finish[@]}" data "$H"
+
+# What the server reads is not what belongs there.
+request_of_zeros() {
+	remember
+	hello op=11 verify=1 && local hello=$H
+	region 0 1 4096 128 && local region=$H
+	two 1 1 && local finish=$H
+	request_of op=11
+	peer connect "$hello" join 0 - send 0 "$REGION" "$region" await "$READY" request "$H" \
+		send 0 "$FINISH" "$finish" await "$FINISHED" close
+	says "message $FINISHED"
+	counts miscompares=1 ops=1 sessions=1 sessions_failed=0
+}
+
 case_of silence "silent for 1500 ms" "$UC" "${opened[@]}" sleep 1000
 case_of silence_from_the_start "silent for 1500 ms" "$UC"
 
@@ -230,7 +280,7 @@ keep_server timeout_ms=1500
 tests zeros no_private_data random log_is_limited \
 	"request $BAD_REQUEST magic=0x66507653" "request $VERSION version=2" "request $VERSION version=0" \
 	"request $BAD_REQUEST length=39" "request $BAD_REQUEST length=65535" "request $BAD_REQUEST kind=3" \
-	"request $BAD_REQUEST transport=0" "request $BAD_REQUEST transport=4" "request $BAD_REQUEST op=10" \
+	"request $BAD_REQUEST transport=0" "request $BAD_REQUEST transport=4" "request $BAD_REQUEST op=12" "request $BAD_REQUEST transport=2 op=10" "request $BAD_REQUEST transport=3 op=11" \
 	"request $BAD_REQUEST transport=3 op=3" "request $BAD_REQUEST transport=2 op=5" \
 	"request $BAD_REQUEST size=0" "request $BAD_REQUEST size=1048577" "request $BAD_REQUEST depth=1025" \
 	"request $BAD_REQUEST connections=0" "request $BAD_REQUEST connections=257" \
@@ -238,4 +288,4 @@ tests zeros no_private_data random log_is_limited \
 	"request $BAD_REQUEST size=1048576 depth=1024" "request $BAD_REQUEST verify=2" \
 	"request $BAD_REQUEST timeout=99" "request $BAD_REQUEST timeout=60001" \
 	wrong_token "data_connection join 1 -" "data_connection join 0 - join 0 -" \
-	"data_connection join 2 -" vanishes "${NAMES[@]}" serves
+	"data_connection join 2 -" vanishes "${NAMES[@]}" request_of_zeros serves

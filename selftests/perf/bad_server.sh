@@ -129,6 +129,39 @@ case_of never_finished OK "silent for 1000 ms" "count=3" "${rc_ready[@]}" await 
 case_of ends_under_load OK "ended the connection" "$UC" "${uc_ready[@]}" sleep 300 close sleep 500
 case_of exits_under_load OK "" "" "${rc_ready[@]}" sleep 300
 
+# Answers of exchanges.
+exchange=(accept "$WELCOME" accept "" await "$REGION" send 0 "$READY" "" sleep 200)
+answer_to 0
+ANSWER=$H
+for op in exchange_out exchange_in; do
+	answer_to 1
+	case_of $op/of_the_next OK "not the next message" "op=$op" "${exchange[@]}" data "$H" end
+	answer_to -1
+	case_of $op/of_the_one_before OK "not the next message" "op=$op" "${exchange[@]}" data "$H" end
+	answer_to 0 1
+	case_of $op/zeros OK "impossible value" "op=$op" "${exchange[@]}" data "$H" end
+	case_of $op/again OK "not the next message" "op=$op" "${exchange[@]}" data "$ANSWER" sleep 200 data "$ANSWER" end
+	case_of $op/to_no_request OK "no request" "op=$op count=1" "${exchange[@]}" data "$ANSWER" data "$ANSWER" end
+	case_of $op/shorter OK "kind or length" "op=$op" "${exchange[@]}" data "${ANSWER:2}" end
+	case_of $op/empty OK "kind or length" "op=$op" "${exchange[@]}" post 0 end
+	case_of $op/longer OK "connection 0 broke" "op=$op" "${exchange[@]}" post 17 end
+	case_of $op/before_the_load EPROTO "before the load began" "op=$op" \
+		accept "$WELCOME" accept "" await "$REGION" data "$ANSWER" end
+	case_of $op/silent OK "silent for 1000 ms" "op=$op" "${exchange[@]}" sleep 4000
+	case_of $op/exits OK "" "op=$op depth=8" "${exchange[@]}" sleep 300
+done
+
+# An answer whose data never came.
+answer_without_data() {
+	local said=/tmp/peer
+	rm -f "$said"
+	fields 8:1 8:0 8:0 8:0
+	nsenter --net=/run/netns/b bad_peer server "$SERVER" 18515 "${exchange[@]}" data "$ANSWER" \
+		await "$FINISH" send 0 "$FINISHED" "$H" end >"$said" 2>&1 &
+	wait_for 5 [ -s "$said" ] || fail "the peer does not listen"
+	client op=exchange_out verify=1 count=1 && start c a && await_done c && expect c ops=1 miscompares=1
+}
+
 # What the server counts is taken over; it is no lie that can be seen.
 wrong_payloads() {
 	local said=/tmp/peer
@@ -140,4 +173,4 @@ wrong_payloads() {
 	client count=3 && start c a && await_done c && expect c ops=3 miscompares=2
 }
 
-tests "${NAMES[@]}" wrong_payloads
+tests "${NAMES[@]}" wrong_payloads answer_without_data

@@ -25,7 +25,8 @@ for policy in interrupt latency; do
 	# Who sleeps cannot see that memory was written.
 	write_ping=write_ping
 	[ $policy != interrupt ] || write_ping=
-	for op in send send_imm write write_imm read fetch_add cmp_swap send_ping $write_ping; do
+	for op in send send_imm write write_imm read fetch_add cmp_swap send_ping $write_ping \
+		exchange_out exchange_in; do
 		list+=("op rc $op $policy")
 	done
 	for op in send send_imm write write_imm send_ping $write_ping; do

@@ -26,7 +26,7 @@ transports() {
 	local op transport
 	client || return
 	for transport in uc ud; do
-		for op in read fetch_add cmp_swap write write_imm write_ping; do
+		for op in read fetch_add cmp_swap exchange_out exchange_in write write_imm write_ping; do
 			[ "$transport" = ud ] || [[ $op != write* ]] || continue
 			echo "$transport" >"$C"/c/transport
 			echo "$op" >"$C"/c/op
@@ -129,6 +129,8 @@ any_address() {
 
 tests without_role without_address transports "settings size op=fetch_add size=64" "settings size op=cmp_swap size=4" \
 	"settings SGE op=fetch_add sges=2" "settings depth op=send_ping depth=2" "settings depth op=write_ping depth=2" \
+	"settings SGE op=exchange_out sges=2" "settings SGE op=exchange_in sges=2" \
+	"settings MiB op=exchange_out size=1048576 depth=1024" "settings MiB op=exchange_in size=1048576 depth=1024" \
 	"settings MiB size=1048576 depth=1024" "server_has count=5" "server_has duration_ms=5" "server_has verify=1" \
 	"server_has sges=2" policy_went "write_ping_sleeps interrupt" \
 	"write_ping_sleeps coalesce" while_running "unreachable 192.0.2.1 ENETUNREACH 192.0.2.1" "unreachable 10.77.0.99 ETIMEDOUT resolved" \

@@ -90,6 +90,8 @@ connecting_stops() {
 }
 
 tests "client_stops op=send policy=interrupt" "client_stops transport=ud policy=latency" "client_stops op=write_ping depth=1" \
+	"client_stops op=exchange_in size=65536" "client_goes op=exchange_out connections=8" \
+	"server_stops op=exchange_out size=65536" "server_goes op=exchange_in connections=8 policy=interrupt" \
 	"client_goes op=read connections=8" "client_goes transport=uc op=write" \
 	"server_stops op=send" "server_stops transport=ud" "server_stops op=write_ping depth=1" \
 	"server_goes op=write_imm connections=8" "server_goes transport=uc policy=latency" \

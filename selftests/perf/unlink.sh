@@ -62,6 +62,8 @@ idle_server() {
 }
 
 tests "client_device op=send connections=4 policy=interrupt" "client_device op=write verify=1 size=4096" \
+	"client_device op=exchange_out verify=1 size=4096" "client_device op=exchange_in size=65536 policy=interrupt" \
+	"server_device op=exchange_out size=65536 policy=latency" "server_device op=exchange_in verify=1 size=4096" \
 	"client_device transport=ud" "client_device transport=uc policy=latency" \
 	"server_device op=send connections=4" "server_device op=read size=65536" \
 	"server_device transport=ud policy=latency" "server_device transport=uc op=write" idle_server

@@ -57,7 +57,7 @@ serves_again() { client count=20 && NS=a put c/start 1 && [ "$ERRNO" = OK ] && a
 list=()
 for policy in interrupt latency; do
 	for load in "transport=rc depth=4" "transport=rc op=write_ping" "transport=uc depth=4" \
-		"transport=ud" "transport=ud op=send_ping"; do
+		"transport=ud" "transport=ud op=send_ping" "op=exchange_out depth=4" "op=exchange_in depth=4"; do
 		[[ $policy != interrupt || $load != *write_ping* ]] || continue
 		list+=("vanishes silent $load policy=$policy")
 	done
