@@ -227,12 +227,13 @@ beside_perftest_rate() { # OP SIZE
 }
 
 # cached_beside MODE: makes the case one of 4 KiB READs at depth 1 into regions
-# that the MR cache keeps, beside another mode of memory.
+# that the MR cache keeps, beside another mode of memory. By interrupt: who polls
+# on the only CPU has the waiting counted.
 cached_beside() {
 	MODE=$1 other_name=$1
 	setup() {
-		rivet_server policy=default && policy cached default memory=cached &&
-			policy "$MODE" default memory="$MODE"
+		rivet_server policy=default && policy cached default memory=cached completion=interrupt &&
+			policy "$MODE" default memory="$MODE" completion=interrupt
 	}
 	describe() { [ "$1" != saved ] || goal=record other_name=-; }
 	run() { load op=read size=4096 submitters=1 buffers=64 policy="$1" "$(amount 3000)"; }
@@ -257,6 +258,19 @@ by_interrupt() {
 		run_other() { other=$(perftest_run 6 "$TOOL" -e -s "$SIZE" -n 4000) && other=$(calc "$other * 1000"); }
 		in_turn run_rivet run_other && pair "$rivet" "$other"
 	}
+}
+
+# exchange_round OP: the round of a case, 4 KiB at two depths: both ends by default
+# and by latency, beside naive.
+exchange_round() {
+	local op=$1 depth default latency naive
+	by() { rivet_server policy="$1" && load op="$op" size=4096 depth="$depth" policy="$1" "$(amount 2000)"; }
+	run_rivet() { by default && default=$(figure) && by latency && latency=$(figure); }
+	run_other() { by naive && naive=$(figure); }
+	for depth in 1 32; do
+		in_turn run_rivet run_other && pair_of "depth-$depth" "$default" "$naive" &&
+			pair_of "latency-depth-$depth" "$latency" "$naive" || return
+	done
 }
 
 # ---- cases ------------------------------------------------------------------

@@ -7,15 +7,4 @@
 requires="policies end:policy op:exchange_in"
 other_name=naive
 
-setup() { rivet_server policy=default; }
-
-run() { load op=exchange_in size=4096 depth="$1" policy="$2" "$(amount 2000)"; }
-
-round() {
-	local depth rivet other
-	run_rivet() { run "$depth" default && rivet=$(figure); }
-	run_other() { run "$depth" naive && other=$(figure); }
-	for depth in 1 32; do
-		in_turn run_rivet run_other && pair_of depth-$depth "$rivet" "$other" || return
-	done
-}
+round() { exchange_round exchange_in; }
