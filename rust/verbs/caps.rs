@@ -155,7 +155,7 @@ pub(crate) struct Caps {
     /// Fast registration, local invalidate and SEND with invalidate are there
     /// (`IB_DEVICE_MEM_MGT_EXTENSIONS`).
     pub(crate) mem_mgt: bool,
-    /// CQs can hold events back ([`super::Cq::set_moderation`]), so far.
+    /// How far CQs can hold events back ([`super::Cq::set_moderation`]), if they can.
     pub(crate) cq_moderation: Option<CqModeration>,
     /// A defect of rxe: when it sends again from the first work request that was not acknowledged,
     /// it executes the local ones behind that a second time, and a REG_MR of a region that is

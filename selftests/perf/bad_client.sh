@@ -258,10 +258,10 @@ request_of_zeros() {
 	remember
 	hello op=11 verify=1 && local hello=$H
 	region 0 1 4096 128 && local region=$H
-	two 1 1 && local finish=$H
+	two 1 1 && local last=$H
 	request_of op=11
 	peer connect "$hello" join 0 - send 0 "$REGION" "$region" await "$READY" request "$H" \
-		send 0 "$FINISH" "$finish" await "$FINISHED" close
+		send 0 "$FINISH" "$last" await "$FINISHED" close
 	says "message $FINISHED"
 	counts miscompares=1 ops=1 sessions=1 sessions_failed=0
 }
