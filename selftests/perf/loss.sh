@@ -54,7 +54,6 @@ tests "reliable 250 transport=rc op=send size=4096 depth=8" "reliable 250 transp
 	"reliable 250 transport=rc op=read size=4096 depth=8" "reliable 250 transport=rc op=fetch_add depth=8" \
 	"reliable 150 transport=rc op=send_ping" \
 	"reliable 250 transport=rc op=exchange_out size=4096 depth=8" \
-	"reliable 250 transport=rc op=exchange_in size=4096 depth=8" \
 	"unreliable 1500 transport=uc op=send depth=8" "unreliable 1500 transport=ud op=send depth=8" \
 	"unreliable 1500 transport=ud op=send_imm depth=8" "unreliable 1000 transport=uc op=write size=1000 depth=8" \
 	"unreliable 1000 transport=uc op=write_imm size=1000 depth=8" \
