@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """The tables of "make run", and the same as JSON.
 
-table.py RUN INSTRUCTIONS OUTPUT: RUN and INSTRUCTIONS name two runs of the
-virtual machine (RUN.results, RUN.json); OUTPUT is the file to write.
+table.py MTU RUN INSTRUCTIONS OUTPUT: RUN and INSTRUCTIONS name two runs of the
+virtual machine (RUN.results, RUN.json) at that MTU; OUTPUT is the file to write.
 """
 
 import json
 import statistics
 import sys
 
-MTU = 9000  # of bench/compare and bench/instructions
 SIZES = {"64": "64 B", "4096": "4 KiB", "65536": "64 KiB"}
 
 
@@ -74,13 +73,13 @@ def instructions(path):
 
 
 def main():
-    run, counted, output = sys.argv[1:]
+    mtu, run, counted, output = sys.argv[1:]
     rows = [case(name, rounds) for name, rounds in pairs(run + ".results").items()]
     with open(run + ".json", encoding="utf-8") as file:
         vm = json.load(file)
 
     rounds = min(row["rounds"] for row in rows)
-    print(f"Kernel {vm['kernel']}, QEMU {vm['qemu']}, {vm['cpu_model']}, {vm['accel']}, {vm['cpus']} CPUs; MTU {MTU}")
+    print(f"Kernel {vm['kernel']}, QEMU {vm['qemu']}, {vm['cpu_model']}, {vm['accel']}, {vm['cpus']} CPUs; MTU {mtu}")
     print(f"Medians of {rounds} rounds; a ratio is the median of the rounds' ratios.")
     print()
     table(
@@ -118,7 +117,7 @@ def main():
         )
     with open(output, "w", encoding="utf-8") as file:
         machine = ("kernel", "qemu", "cpu_model", "accel", "cpus", "memory_mib")
-        report = {key: vm[key] for key in machine} | {"mtu": MTU}
+        report = {key: vm[key] for key in machine} | {"mtu": int(mtu)}
         json.dump({**report, "cases": rows}, file, indent=2)
         file.write("\n")
     print()
