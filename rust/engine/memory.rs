@@ -648,8 +648,8 @@ pub(crate) trait Reader<P: Source, U: Send + 'static>:
     fn longest(knobs: &Knobs, len: usize) -> u32;
 
     /// Calls `f` with the memory node and the length of each piece of memory that payloads pass
-    /// through on their way to their pages.
-    fn each_piece(&self, f: &mut dyn FnMut(i32, usize));
+    /// through on their way to their pages, until it fails.
+    fn each_piece(&self, f: &mut dyn FnMut(i32, usize) -> Result) -> Result;
 
     /// What an operation needs, if it can be made at once. Does not sleep.
     fn at_once() -> Option<Self::Fresh>;
@@ -701,13 +701,10 @@ impl<P: Source, U: Send + 'static> Reader<P, U> for Memory<P> {
         }
     }
 
-    fn each_piece(&self, f: &mut dyn FnMut(i32, usize)) {
-        for place in &self.pool {
-            // The first of its memory speaks for all in that.
-            if place.base == 0 {
-                f(place.memory.node(), place.memory.len());
-            }
-        }
+    fn each_piece(&self, f: &mut dyn FnMut(i32, usize) -> Result) -> Result {
+        // The first of its memory speaks for all in that.
+        let mut firsts = self.pool.iter().filter(|place| place.base == 0);
+        firsts.try_for_each(|place| f(place.memory.node(), place.memory.len()))
     }
 
     fn at_once() -> Option<()> {

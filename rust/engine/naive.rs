@@ -129,7 +129,9 @@ impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P,
         <Self as Reader<P, U>>::LONGEST
     }
 
-    fn each_piece(&self, _f: &mut dyn FnMut(i32, usize)) {}
+    fn each_piece(&self, _f: &mut dyn FnMut(i32, usize) -> Result) -> Result {
+        Ok(())
+    }
 
     fn at_once() -> Option<Self::Fresh> {
         KEEPS.then_some(None)

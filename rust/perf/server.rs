@@ -415,7 +415,7 @@ impl Server {
         Ok(())
     }
 
-    /// Posts receives again, tells of credit, looks for WRITE pings.
+    /// Posts receives again, tells of credit, looks for WRITE pings, answers requests.
     pub(crate) fn work(&mut self, session: &mut Session) -> Outcome {
         let load = session.load;
         let now = session.now;
@@ -428,16 +428,12 @@ impl Server {
         if !session.moved || !load.op.takes_receive() {
             return Ok(());
         }
-        if load.op.is_exchange() {
-            for (index, lane) in self.lanes.iter_mut().enumerate() {
-                if let Some(responder) = &mut lane.responder {
-                    responder.work(session, index)?;
-                }
-            }
-            return Ok(());
-        }
         let quarter = u64::from(load.receives() / 4).max(1);
         for (index, lane) in self.lanes.iter_mut().enumerate() {
+            if let Some(responder) = &mut lane.responder {
+                responder.work(session, index)?;
+                continue;
+            }
             let conn = &mut session.conns[index];
             conn.qp.flush_recv().because("receives")?;
             let seen = lane.received + lane.lost;

@@ -212,11 +212,7 @@ impl LaneConn {
             submitters.push(submitter, GFP_KERNEL)?;
         }
         let memory = memory(pd, knobs, &need).map_err(|e| lack(e, roster, load))?;
-        let mut counted = Ok(());
-        memory.each_piece(&mut |node, len| {
-            counted = counted.and_then(|()| count_node(&mut nodes, node, len));
-        });
-        counted?;
+        memory.each_piece(&mut |node, len| count_node(&mut nodes, node, len))?;
         let accounting = Accounting::new(depth, every, size, M::LONGEST).ok_or(EINVAL)?;
         let submission = Submission::new(index, load, memory, accounting, buffers, &quotas)?;
         let stats = submission.stats().clone();
