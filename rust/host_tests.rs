@@ -15,6 +15,7 @@ mod engine {
     pub(crate) mod moderation;
     pub(crate) mod mr_cache;
     pub(crate) mod placement;
+    pub(crate) mod rota;
     pub(crate) mod setting;
 }
 

@@ -35,6 +35,9 @@ pub(crate) trait Service: Sized + Send + Unpin + 'static {
     /// What has to be done once the lock is given back.
     type After: Default;
 
+    /// Has whoever uses the lane see that it is of no more use.
+    const BROKEN: Self::After;
+
     /// A completion of the lane's QP. The lock is held.
     fn completed(
         &mut self,
@@ -48,14 +51,23 @@ pub(crate) trait Service: Sized + Send + Unpin + 'static {
     fn after(shared: &Self::Shared, after: Self::After);
 }
 
+/// Why a lane's QP is of no more use.
+#[derive(Clone, Copy)]
+pub(crate) enum Fault {
+    /// Posting failed so.
+    Posting(Error),
+    /// Its CQ failed.
+    Cq,
+}
+
 /// The QP of a lane, and what counts its use.
 pub(crate) struct Queue<S: Service> {
     /// The QP.
     pub(crate) qp: Qp<S::Send, S::Recv>,
     /// When the completions that are being handled were seen, ns.
     pub(crate) now: u64,
-    /// Posting failed: the QP is of no more use.
-    pub(crate) failed: Option<Error>,
+    /// The QP is of no more use.
+    pub(crate) failed: Option<Fault>,
 }
 
 impl<S: Service> Queue<S> {
@@ -63,7 +75,7 @@ impl<S: Service> Queue<S> {
     fn flush(&mut self) {
         let posted = self.qp.flush().and_then(|()| self.qp.flush_recv());
         if let Err(e) = posted {
-            self.failed.get_or_insert(e);
+            self.failed.get_or_insert(Fault::Posting(e));
         }
     }
 }
@@ -161,5 +173,12 @@ impl<S: Service, G: Guard> Takes for Lane<S, G> {
             }
         });
         S::after(&self.shared, after);
+    }
+
+    fn cq_failed(&self) {
+        self.with(|_, queue, _| {
+            queue.failed.get_or_insert(Fault::Cq);
+        });
+        S::after(&self.shared, S::BROKEN);
     }
 }

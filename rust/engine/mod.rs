@@ -9,6 +9,7 @@
 //! accounting   who asks for a completion          naive     the slow choices, to compare with
 //! placement    which lane is on which CPU         stats     counters
 //! setting      what a device holds back           hardware  and how it is told
+//! rota         which CQ a poller begins with
 //! ```
 //!
 //! A service makes a [`lane::Lane`] for each CPU that its connection is used from, with what it
@@ -35,6 +36,7 @@ pub(crate) mod naive;
 pub(crate) mod placement;
 pub(crate) mod policy;
 pub(crate) mod poller;
+pub(crate) mod rota;
 pub(crate) mod setting;
 pub(crate) mod stats;
 

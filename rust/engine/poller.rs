@@ -34,10 +34,15 @@
 //! offline, on the CPU that it is on itself. Kicks of another CPU than the one that runs are
 //! counted: there are many where a device ignores completion vectors.
 //!
+//! # A CQ that fails
+//!
+//! It may have lost completions, so nothing on it can be waited for. The next turn tells all lanes
+//! of the poller ([`Takes::cq_failed`]), which end; lanes that are made later get another poller.
+//!
 //! # Lifetime
 //!
-//! There is one poller for each CPU, device and policy, as long as lanes sit on it ([`Seat`]); the
-//! policy has the list. A CQ's handler keeps the poller alive and the poller its CQs; the last seat
+//! There is one poller for each CPU, device and policy, as long as lanes sit on it ([`Seat`]) and
+//! its CQs work; the policy has the list. A CQ's handler keeps the poller alive and the poller its CQs; the last seat
 //! that is given up breaks that circle.
 
 use super::{
@@ -45,13 +50,14 @@ use super::{
     knobs::Moderation,
     moderation::{Moderator, Next},
     policy::Policy,
+    rota::Rota,
     setting::Rounds,
     stats::PollerStats,
 };
 use crate::{
     kapi::{
         bottom::{Bottom, Softirq},
-        time::now_ns,
+        time::{now_ns, MS},
     },
     verbs::{cq, qp::filled, Cq, Device, Wc},
 };
@@ -65,17 +71,23 @@ use kernel::{
 };
 
 /// Completions that are taken out of a CQ at a time.
-const CHUNK: usize = 32;
+const CHUNK: u32 = 32;
 
 /// Who gets completions: a lane.
 pub(crate) trait Takes: Send + Sync + 'static {
     /// Takes completions of one QP, seen at `now` (ns). Softirq or a thread; must not sleep.
     fn completed(&self, wcs: &mut [Wc], now: u64);
+
+    /// Completions may be lost: what waits for one is to end. Softirq or a thread; must not sleep.
+    fn cq_failed(&self);
 }
 
 /// What the holder of the turn works with.
 struct Turn {
     cqs: KVec<Arc<Cq>>,
+    rota: Rota,
+    /// The lanes know that a CQ failed.
+    told: bool,
     /// Key of a QP and its lane; ascending, as keys are given so.
     lanes: KVec<(u32, Arc<dyn Takes>)>,
     wcs: KVVec<Wc>,
@@ -103,6 +115,8 @@ struct Core {
     turn: SpinLock<Turn>,
     /// Somebody wanted the turn and did not get it.
     note: Atomic<bool>,
+    /// A CQ failed, and nothing on this poller works from there on.
+    failed: Atomic<bool>,
     /// Threads that take turns.
     waiters: Atomic<u32>,
     stats: Arc<PollerStats>,
@@ -125,8 +139,10 @@ impl Poller {
     fn new(device: &Arc<Device>, policy: &Arc<Policy>, cpu: u32) -> Result<Arc<Self>> {
         let turn = Turn {
             cqs: KVec::new(),
+            rota: Rota::new(),
+            told: false,
             lanes: KVec::new(),
-            wcs: filled(CHUNK, || Wc::EMPTY)?,
+            wcs: filled(CHUNK as usize, || Wc::EMPTY)?,
             moderator: Moderator::new(now_ns()),
             rounds: None,
         };
@@ -136,6 +152,7 @@ impl Poller {
             policy: policy.clone(),
             turn <- new_spinlock!(turn),
             note: Atomic::new(false),
+            failed: Atomic::new(false),
             waiters: Atomic::new(0),
             hardware <- Hardware::new(device, policy.clone(), stats.clone()),
             stats,
@@ -171,12 +188,14 @@ impl Poller {
     }
 
     /// Takes a seat for a lane to be on the poller of that CPU, device and policy; makes the poller
-    /// if there is none. Sleeps.
+    /// if there is none that works. Sleeps.
     pub(crate) fn sit(policy: &Arc<Policy>, device: &Arc<Device>, cpu: u32) -> Result<Seat> {
         let mut pollers = policy.pollers.lock();
-        let found = pollers
-            .iter()
-            .find(|poller| poller.cpu() == cpu && Arc::ptr_eq(&poller.device, device));
+        let found = pollers.iter().find(|poller| {
+            poller.cpu() == cpu
+                && Arc::ptr_eq(&poller.device, device)
+                && !poller.bottom.failed.load(Relaxed)
+        });
         let poller = match found {
             Some(poller) => poller.clone(),
             None => {
@@ -203,7 +222,8 @@ impl Poller {
     fn kick(&self) {
         let stats = &self.bottom.stats;
         stats.kicks.add(1);
-        if self.bottom.kick(self.bottom.cpu) {
+        let remote = self.bottom.kick(self.bottom.cpu);
+        if remote {
             stats.remote_kicks.add(1);
         }
     }
@@ -216,7 +236,8 @@ impl cq::Handler for Poller {
     }
 
     fn failed(&self) {
-        self.bottom.stats.cq_failures.add(1);
+        self.bottom.cq_failed();
+        Poller::kick(self);
     }
 }
 
@@ -239,35 +260,43 @@ impl Core {
         }
     }
 
+    /// A CQ failed: the next turn tells the lanes. Any context.
+    fn cq_failed(&self) {
+        self.stats.cq_failures.add(1);
+        self.failed.store(true, Relaxed);
+    }
+
     /// Takes up to `budget` completions out of the CQs and hands them on. Fewer mean that the CQs
     /// were empty.
     fn sweep(&self, turn: &mut Turn, budget: u32) -> u32 {
-        let budget = budget as usize;
-        let mut found = 0;
         let Turn {
-            cqs, lanes, wcs, ..
+            cqs,
+            rota,
+            told,
+            lanes,
+            wcs,
+            ..
         } = turn;
-        for cq in cqs.iter() {
-            while found < budget {
-                let room = CHUNK.min(budget - found);
-                let Ok(wcs) = cq.poll(&mut wcs[..room]) else {
-                    self.stats.cq_failures.add(1);
-                    break;
-                };
-                self.stats.polls.add(1);
-                found += wcs.len();
-                let full = wcs.len() == room;
-                if wcs.is_empty() {
-                    self.stats.empty_polls.add(1);
-                } else {
-                    hand_on(lanes, wcs);
-                }
-                if !full {
-                    break;
-                }
+        let found = rota.sweep(cqs, budget, CHUNK, |cq, room| {
+            let Ok(wcs) = cq.poll(&mut wcs[..room as usize]) else {
+                self.cq_failed();
+                return 0;
+            };
+            self.stats.polls.add(1);
+            let n = wcs.len();
+            if n == 0 {
+                self.stats.empty_polls.add(1);
+            } else {
+                hand_on(lanes, wcs);
+            }
+            n as u32
+        });
+        if self.failed.load(Relaxed) && !core::mem::replace(told, true) {
+            for (_, lane) in lanes.iter() {
+                lane.cq_failed();
             }
         }
-        found as u32
+        found
     }
 
     /// Arms all CQs; `true` if completions may have come before that took effect.
@@ -275,9 +304,21 @@ impl Core {
         let mut missed = false;
         for cq in turn.cqs.iter() {
             self.stats.arms.add(1);
-            missed |= cq.arm();
+            let slipped_in = cq.arm();
+            missed |= slipped_in;
         }
         missed
+    }
+
+    /// What follows an empty poll.
+    fn next(&self, turn: &mut Turn, knobs: &Moderation, may_spin: bool, now: u64) -> Next {
+        let before = turn.moderator.changes();
+        let next = turn.moderator.empty(knobs, may_spin, now);
+        let changes = turn.moderator.changes();
+        if changes != before {
+            self.stats.mode_changes.set(changes);
+        }
+        next
     }
 
     /// A turn of softirq.
@@ -312,8 +353,11 @@ impl Core {
             if self.waiters.load(Relaxed) > 0 {
                 return Took::Left;
             }
-            let next = turn.moderator.empty(knobs, false, now);
-            self.stats.mode_changes.set(turn.moderator.changes());
+            if turn.told {
+                // It may tell of nothing any more, or for ever of something. Its lanes go soon.
+                return Took::Empty(Next::Hold(MS));
+            }
+            let next = self.next(turn, knobs, false, now);
             if next == Next::Arm && self.arm(turn) {
                 // A device that fails may say so for ever, and have nothing.
                 left -= 1;
@@ -333,8 +377,7 @@ impl Core {
                 turn.moderator.found(n, now);
                 return Took::Found;
             }
-            let next = turn.moderator.empty(&knobs, true, now);
-            self.stats.mode_changes.set(turn.moderator.changes());
+            let next = self.next(turn, &knobs, true, now);
             Took::Empty(next)
         })
     }
@@ -513,13 +556,17 @@ impl Seat {
 
     /// From here on `lane` gets the completions of the QP with that key, of which nothing may have
     /// been posted before. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if a CQ failed meanwhile.
     pub(crate) fn take(&mut self, key: u32, lane: Arc<dyn Takes>) -> Result {
         let poller = self.poller.clone();
         let _seats = poller.seats.lock();
         let len = poller.change(|turn| turn.lanes.len());
         let mut lanes = KVec::with_capacity(len + 1, GFP_KERNEL)?;
         let mut lane = Some((key, lane));
-        poller.change(|turn| {
+        let told = poller.change(|turn| {
             for old in turn.lanes.drain_all() {
                 if let Some(new) = lane.take_if(|(new, _)| *new < old.0) {
                     let _ = lanes.push_within_capacity(new);
@@ -530,9 +577,13 @@ impl Seat {
                 let _ = lanes.push_within_capacity(new);
             }
             core::mem::swap(&mut turn.lanes, &mut lanes);
+            turn.told
         });
         self.key = Some(key);
-        Ok(())
+        match told {
+            true => Err(EIO),
+            false => Ok(()),
+        }
     }
 }
 

@@ -598,7 +598,7 @@ impl Session {
         while let Some(cq) = self.fabric.as_ref().and_then(|fabric| fabric.cqs.get(at)) {
             at += 1;
             let room = budget.min(wcs.len());
-            let wcs = cq.poll(&mut wcs[..room]).because("polling")?;
+            let wcs = cq.poll(&mut wcs[..room]).map_err(|_| cq_failed())?;
             self.stats.poller.polls.add(1);
             if wcs.is_empty() {
                 self.stats.poller.empty_polls.add(1);
@@ -731,7 +731,7 @@ impl Session {
     fn tick(&mut self, role: &mut Role) -> Outcome {
         self.publish();
         if self.mailbox.cq_failed.load(Relaxed) {
-            return Err(Failure::new(EIO, fmt!("a completion queue failed")));
+            return Err(cq_failed());
         }
         if let Some(fabric) = &self.fabric {
             let device = fabric.pd.device();
@@ -745,15 +745,13 @@ impl Session {
             }
         }
         if let Some(conn) = self.conns.iter().find(|conn| conn.qp.has_failed()) {
-            let index = conn.index;
-            return Err(Failure::new(
-                EIO,
-                fmt!("the device reported an error of connection {index}"),
-            ));
+            return Err(qp_failed(conn.index as usize));
         }
         match self.workforce.as_ref().and_then(Workforce::broken) {
             Some((index, Broken::Status(status))) => self.failed(index, status)?,
-            Some((index, Broken::Error(e))) => {
+            Some((index, Broken::Qp)) => return Err(qp_failed(index)),
+            Some((_, Broken::Cq)) => return Err(cq_failed()),
+            Some((index, Broken::Posting(e))) => {
                 return Err(Failure::new(
                     e,
                     fmt!("posting on connection {index}: error {}", e.to_errno()),
@@ -854,6 +852,17 @@ fn broken(connection: usize, status: WcStatus) -> Failure {
         _ => ECONNRESET,
     };
     Failure::new(code, fmt!("connection {connection} broke: {status}"))
+}
+
+fn qp_failed(connection: usize) -> Failure {
+    Failure::new(
+        EIO,
+        fmt!("the device reported an error of connection {connection}"),
+    )
+}
+
+fn cq_failed() -> Failure {
+    Failure::new(EIO, fmt!("a completion queue failed"))
 }
 
 impl Role {

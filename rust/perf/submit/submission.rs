@@ -5,7 +5,7 @@
 use crate::{
     engine::{
         accounting::{Accounting, Next},
-        lane::{Guard, Lane, Queue, Service},
+        lane::{Fault, Guard, Lane, Queue, Service},
         memory::{Read, Reader, Remains, Step},
         poller::{Look, Poller, Waiter},
         stats::LaneStats,
@@ -66,8 +66,21 @@ impl Bell {
 pub(crate) enum Broken {
     /// A work request ended so.
     Status(WcStatus),
-    /// Something else.
-    Error(Error),
+    /// Its work requests cannot be made or posted.
+    Posting(Error),
+    /// The device reported an error of its QP.
+    Qp,
+    /// Its CQ failed.
+    Cq,
+}
+
+impl From<Fault> for Broken {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Posting(e) => Self::Posting(e),
+            Fault::Cq => Self::Cq,
+        }
+    }
 }
 
 /// What perf keeps for a lane.
@@ -206,7 +219,7 @@ impl<M: Reader<Arc<Buffer>, Op>> Submission<M> {
                 }
                 Err(e) if e == EAGAIN => return Filled::Waiting,
                 Err(e) => {
-                    self.broken = Some(Broken::Error(e));
+                    self.broken = Some(Broken::Posting(e));
                     return Filled::Broken;
                 }
             }
@@ -323,6 +336,8 @@ impl<M: Reader<Arc<Buffer>, Op>> Service for Submission<M> {
     /// A bit for each submitter of the lane that something ended for; all, if it is broken.
     type After = u64;
 
+    const BROKEN: u64 = u64::MAX;
+
     fn completed(
         &mut self,
         queue: &mut Queue<Self>,
@@ -336,7 +351,7 @@ impl<M: Reader<Arc<Buffer>, Op>> Service for Submission<M> {
                     if status != WcStatus::Success {
                         stats.errors.add(1);
                         // Whoever waits has to see it.
-                        *after = u64::MAX;
+                        *after = Self::BROKEN;
                     } else {
                         stats.bytes.add(u64::from(self.load.size));
                     }
@@ -345,8 +360,8 @@ impl<M: Reader<Arc<Buffer>, Op>> Service for Submission<M> {
                 }
                 Step::Next(token) => {
                     if let Err(e) = self.memory.next(&mut queue.qp, token) {
-                        self.broken.get_or_insert(Broken::Error(e));
-                        *after = u64::MAX;
+                        self.broken.get_or_insert(Broken::Posting(e));
+                        *after = Self::BROKEN;
                     }
                 }
             }
@@ -355,7 +370,7 @@ impl<M: Reader<Arc<Buffer>, Op>> Service for Submission<M> {
     }
 
     fn after(outside: &Outside, after: u64) {
-        if after == u64::MAX {
+        if after == Self::BROKEN {
             outside.broken.store(true, Relaxed);
         }
         for (i, bell) in outside.bells.iter().enumerate() {
@@ -410,9 +425,9 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
                     Ok(made) => fresh = Some(made),
                     Err(e) => {
                         self.with(|lane, _, _| {
-                            lane.broken.get_or_insert(Broken::Error(e));
+                            lane.broken.get_or_insert(Broken::Posting(e));
                         });
-                        return Submission::<M>::after(&self.shared, u64::MAX);
+                        return Submission::<M>::after(&self.shared, Submission::<M>::BROKEN);
                     }
                 }
             }
@@ -425,7 +440,9 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
             drop(remains);
             match filled {
                 Filled::Finished => return,
-                Filled::Broken => return Submission::<M>::after(&self.shared, u64::MAX),
+                Filled::Broken => {
+                    return Submission::<M>::after(&self.shared, Submission::<M>::BROKEN)
+                }
                 // It was used: there may be room for one more.
                 Filled::Waiting if had && fresh.is_none() => continue,
                 Filled::Waiting if buried => continue,
@@ -477,12 +494,12 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
 
     fn broken(&self) -> Option<Broken> {
         if self.shared.health.has_failed() {
-            return Some(Broken::Error(EIO));
+            return Some(Broken::Qp);
         }
         if !self.shared.broken.load(Relaxed) {
             return None;
         }
-        self.with(|lane, queue, _| lane.broken.or(queue.failed.map(Broken::Error)))
+        self.with(|lane, queue, _| lane.broken.or(queue.failed.map(Broken::from)))
     }
 
     fn close(&self) {
@@ -495,7 +512,7 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
         self.with(|_, queue, _| {
             let _ = queue.qp.mark_end();
         });
-        Submission::<M>::after(&self.shared, u64::MAX);
+        Submission::<M>::after(&self.shared, Submission::<M>::BROKEN);
     }
 
     fn outstanding(&self) -> u32 {
