@@ -10,5 +10,6 @@
 #include <rdma/ib_cm.h>
 #include <rdma/rdma_cm.h>
 #include <rivet/helpers.h>
+#include <trace/events/rivet.h>
 
 #endif

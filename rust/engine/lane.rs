@@ -17,7 +17,10 @@ use super::{
     poller::Takes,
     stats::{LaneStats, Shared},
 };
-use crate::verbs::{Qp, Wc};
+use crate::{
+    kapi::trace,
+    verbs::{Qp, Wc},
+};
 use kernel::{
     new_spinlock_irq,
     prelude::*,
@@ -151,7 +154,7 @@ impl<S: Service, G: Guard> Lane<S, G> {
             Some(inner) => inner,
             None => {
                 self.stats.lock_waits.add(1);
-                self.inner.lock()
+                trace::waiting(|| self.inner.lock())
             }
         };
         let Inner { service, queue } = &mut *inner;

@@ -25,7 +25,7 @@ use super::{
     stats::LaneStats,
 };
 use crate::{
-    kapi::random,
+    kapi::{random, trace},
     verbs::{
         mr::Revocation, qp, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Members, Mr,
         PageList, PageRefs, Pd, Qp, RegisteredMr, Registration, RemoteAddr, SendWr, SgTable, Sge,
@@ -334,6 +334,7 @@ impl<P: Source> Memory<P> {
         match mr.try_register(mapped, Access::LOCAL_WRITE) {
             Ok(registration) => {
                 stats.registrations.add(1);
+                trace::mr_register(registration.key(), len as u64);
                 Ok(Held::Fast(registration))
             }
             Err((e, mr, mapped)) => {
@@ -371,6 +372,7 @@ impl<P: Source> Memory<P> {
                 };
                 if let Ok(registration) = shared.get() {
                     registration.memory().sync_for_device();
+                    trace::mr_hit(registration.key(), len as u64);
                 }
                 Ok(Held::Cached {
                     id,
@@ -393,6 +395,10 @@ impl<P: Source> Memory<P> {
                     }
                 };
                 stats.registrations.add(1);
+                if let Ok(registration) = shared.get() {
+                    trace::mr_miss(registration.key(), len as u64);
+                    trace::mr_register(registration.key(), len as u64);
+                }
                 let Ok(id) = cache.insert(&key, shared.clone()) else {
                     return Err((EINVAL, pages));
                 };
@@ -400,6 +406,10 @@ impl<P: Source> Memory<P> {
                 if cache.should_evict() {
                     if let Some((old, value)) = cache.evict_one() {
                         stats.evictions.add(1);
+                        if let Ok(registration) = value.get() {
+                            let bytes = registration.memory().len();
+                            trace::mr_evict(registration.key(), bytes as u64);
+                        }
                         evicted = Some((old, value.clone()));
                     }
                 }
@@ -438,6 +448,7 @@ impl<P: Source> Memory<P> {
                 Some(pages)
             }
             Held::Fast(registration) => {
+                let key = registration.key();
                 let ended = match proof {
                     Some(proof) => registration.reclaim(proof),
                     None => Err(registration),
@@ -445,6 +456,7 @@ impl<P: Source> Memory<P> {
                 match ended {
                     Ok((mr, mapped)) => {
                         stats.invalidations.add(1);
+                        trace::mr_invalidate(key, len as u64);
                         let (table, pages) = mapped.unmap();
                         let _ = self.regions.push_within_capacity((mr, table));
                         Some(pages)
@@ -477,9 +489,11 @@ impl<P: Source> Memory<P> {
                 cache.put(id);
                 drop(shared);
                 if let Some((old, shared)) = evicted {
+                    let key = shared.get().map_or(0, Registration::key);
                     drop(shared);
                     if let Some(proof) = proof {
                         stats.invalidations.add(1);
+                        trace::mr_invalidate(key, len as u64);
                         if let Some(remains) = reclaim(cache, old, proof) {
                             self.leave(Remains::Cached(remains));
                         }

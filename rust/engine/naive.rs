@@ -11,9 +11,12 @@ use super::{
     memory::{Need, Read, Reader, Remains, Source, Step},
     stats::{LaneStats, Shared},
 };
-use crate::verbs::{
-    wc::Done, Access, Direction, MappedPages, Mr, Pd, Qp, RegisteredMr, Registration, SgTable,
-    WcStatus,
+use crate::{
+    kapi::trace,
+    verbs::{
+        wc::Done, Access, Direction, MappedPages, Mr, Pd, Qp, RegisteredMr, Registration, SgTable,
+        WcStatus,
+    },
 };
 use kernel::{
     new_spinlock_irq,
@@ -48,7 +51,7 @@ impl Guard for Global {
     fn hold(&self, waits: &Shared) -> Self::Held<'_> {
         self.0.lock.try_lock().unwrap_or_else(|| {
             waits.add(1);
-            self.0.lock.lock()
+            trace::waiting(|| self.0.lock.lock())
         })
     }
 }
@@ -168,6 +171,7 @@ impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P,
             }
         };
         stats.registrations.add(1);
+        trace::mr_register(registration.key(), read.len as u64);
         match qp.push(Stage::Register(read, registration), push) {
             Ok(()) => Ok(()),
             Err((e, Stage::Register(read, registration))) => {
@@ -192,6 +196,7 @@ impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P,
             Stage::Register(read, region) if good => Step::Next(Stage::Read(read, region.done())),
             Stage::Read(read, region) if good => Step::Next(Stage::Invalidate(read, region)),
             Stage::Invalidate(read, region) if good => {
+                let key = region.key();
                 let ended = match &done.revocation {
                     Some(proof) => region.reclaim(proof),
                     None => Err(region),
@@ -199,6 +204,7 @@ impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P,
                 match ended {
                     Ok((mr, mapped)) => {
                         stats.invalidations.add(1);
+                        trace::mr_invalidate(key, read.len as u64);
                         let (table, pages) = mapped.unmap();
                         self.free(mr, table);
                         Step::Over(read.user, status, Some(pages))

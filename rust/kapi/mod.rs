@@ -14,3 +14,4 @@ pub(crate) mod memory;
 pub(crate) mod random;
 pub(crate) mod sched;
 pub(crate) mod time;
+pub(crate) mod trace;

@@ -6,7 +6,10 @@
 //! counter and not yet in another.
 
 use super::histogram::{self, BUCKETS};
-use crate::engine::stats::{Counter, LaneCounts, LaneStats, PollerCounts, PollerStats};
+use crate::{
+    engine::stats::{Counter, LaneCounts, LaneStats, PollerCounts, PollerStats},
+    kapi::trace,
+};
 use core::fmt::{self, Write};
 use kernel::{
     prelude::*,
@@ -81,7 +84,8 @@ impl Stats {
     /// Counts one operation that took from `begin` to `end`, of which `share` halves or wholes
     /// count (ping-pong: 2, as it reports half of the round trip).
     pub(crate) fn operation(&self, begin: u64, end: u64, share: u64, bytes: u64) {
-        let ns = end.saturating_sub(begin) / share;
+        trace::done(begin, end, bytes);
+        let ns = end.saturating_sub(begin).checked_div(share).unwrap_or(0);
         self.ops.add(1);
         self.bytes.add(bytes);
         self.sum.add(ns);

@@ -27,7 +27,7 @@ use super::{
     reaper::{self, Doomed},
     Device, NetNs, Path, QpType, RejectReason, SocketAddr,
 };
-use crate::sys;
+use crate::{kapi::trace, sys};
 use core::{cell::Cell, ptr::NonNull};
 use kernel::{
     error::{from_err_ptr, to_result},
@@ -464,6 +464,7 @@ unsafe extern "C" fn on_event<H: Handler>(
     // SAFETY: The CM calls with a valid id; its context is the `Context<H>` that it was made
     // with, which is freed only after `rdma_destroy_id` has waited for this to return.
     let context = unsafe { &*(*id).context.cast::<Context<H>>() };
+    trace::cm(id as u64, ev.event, ev.status);
     if ev.event == sys::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
         return c_int::from(on_request(context, id, private_data(ev)));
     }

@@ -307,6 +307,12 @@ impl<C: Cover> Registration<C> {
         &self.0.memory
     }
 
+    /// The key that its work requests name it by: the rkey of one that peers have rights in, else
+    /// the lkey.
+    pub(crate) fn key(&self) -> u32 {
+        self.0.key()
+    }
+
     /// See [`RegisteredMr::remote`].
     pub(crate) fn remote(&self, offset: usize) -> Result<RemoteAddr> {
         self.0.remote(offset)
@@ -382,6 +388,11 @@ impl<C: Cover> RegisteredMr<C> {
     /// The memory that it covers.
     pub(crate) fn memory(&self) -> &C {
         &self.memory
+    }
+
+    /// See [`Registration::key`].
+    pub(crate) fn key(&self) -> u32 {
+        self.described.key
     }
 
     /// The name by which a peer reaches the byte at `offset`.

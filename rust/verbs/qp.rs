@@ -40,7 +40,10 @@ use super::{
     wr::{Limits, RecvWr},
     Ah, CmId, Cq, Path, Pd, QpType, SendWr, Srq, Wc,
 };
-use crate::sys;
+use crate::{
+    kapi::trace::{self, QpState},
+    sys,
+};
 use core::{mem::ManuallyDrop, ptr::NonNull};
 use kernel::{
     error::{from_err_ptr, to_result},
@@ -78,6 +81,7 @@ pub(crate) struct QpConfig {
 
 /// What the core has as the QP's context. Outlives the QP in C.
 struct Events {
+    key: u32,
     failed: Atomic<bool>,
     /// For `rdma_notify`; null for a QP without a CM id.
     id: *mut sys::rdma_cm_id,
@@ -223,8 +227,10 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         let memory = SendMemory::new(config.max_send_wr, config.batch, config.max_send_sge)?;
         let recvs = RecvQueue::new(recv_wr, config.batch, config.max_recv_sge)?;
         let max_message = device.port(port)?.max_message;
+        let key = new_key();
         let events = Arc::new(
             Events {
+                key,
                 failed: Atomic::new(false),
                 id: id.map_or(core::ptr::null_mut(), CmId::as_raw),
             },
@@ -285,7 +291,6 @@ impl<S: 'static, R: 'static> Qp<S, R> {
                 return Err(e);
             }
         };
-        let key = new_key();
         let limits = Limits {
             qp_type: config.qp_type,
             caps: caps.clone(),
@@ -293,7 +298,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             max_message,
         };
         // INVARIANT: Made just now; the queues are new, too.
-        Ok(Self {
+        let qp = Self {
             raw,
             key,
             pd: pd.clone(),
@@ -306,7 +311,9 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             events: ManuallyDrop::new(events),
             marker_ah: None,
             backing,
-        })
+        };
+        qp.tell(QpState::Made);
+        Ok(qp)
     }
 
     pub(super) fn as_raw(&self) -> *mut sys::ib_qp {
@@ -322,6 +329,11 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     pub(crate) fn number(&self) -> u32 {
         // SAFETY: The QP is valid, and the field never changes.
         unsafe { self.raw.as_ref().qp_num }
+    }
+
+    /// Has the tracepoint say what becomes of it.
+    fn tell(&self, state: QpState) {
+        trace::qp(self.key, self.number(), state as u32);
     }
 
     /// The PD whose memory its work requests may use.
@@ -466,6 +478,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     /// Ends all work: what is outstanding completes as flushed, and nothing new is executed. What
     /// was staged is dropped. Sleeps.
     pub(crate) fn enter_error(&mut self) -> Result {
+        self.tell(QpState::Ending);
         self.sends.drop_staged();
         let mut attr = sys::ib_qp_attr {
             qp_state: sys::ib_qp_state_IB_QPS_ERR,
@@ -480,6 +493,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     /// What [`Qp::enter_error`] does behind the move, for a QP that [`CmId::disconnect`] has moved to
     /// error. Does not sleep.
     pub(crate) fn mark_end(&mut self) -> Result {
+        self.tell(QpState::Ending);
         self.sends
             .post_marker(self.marker_ah.as_ref().map(Ah::as_raw))
     }
@@ -557,7 +571,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     ///
     /// What the driver says. The tokens of what it did not take go with the QP.
     pub(crate) fn flush_recv(&mut self) -> Result {
-        self.recvs.flush(self.raw)
+        self.recvs.flush(self.raw, self.key)
     }
 
     /// Takes the next chain that `wc` says is done off the ring. To be called until it gives
@@ -582,6 +596,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
 impl<S: 'static, R: 'static> Drop for Qp<S, R> {
     fn drop(&mut self) {
         let outstanding = self.outstanding();
+        self.tell(QpState::Gone);
         let destroyed = match &self.backing {
             Backing::Plain => {
                 // SAFETY: The QP is ours (type invariant).
@@ -652,7 +667,12 @@ unsafe extern "C" fn on_event(event: *mut sys::ib_event, context: *mut c_void) {
         }
         sys::ib_event_type_IB_EVENT_QP_FATAL
         | sys::ib_event_type_IB_EVENT_QP_REQ_ERR
-        | sys::ib_event_type_IB_EVENT_QP_ACCESS_ERR => events.failed.store(true, Relaxed),
+        | sys::ib_event_type_IB_EVENT_QP_ACCESS_ERR => {
+            // SAFETY: It is an event of a QP, which is valid during the callback.
+            let number = unsafe { (*(*event).element.qp).qp_num };
+            trace::qp(events.key, number, QpState::Failed as u32);
+            events.failed.store(true, Relaxed);
+        }
         _ => {}
     }
 }

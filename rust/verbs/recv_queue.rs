@@ -7,7 +7,7 @@
 //! dropped.
 
 use super::{chain::Chain, qp::filled, wc::Done, wr::RecvWr, Pd, Wc};
-use crate::sys;
+use crate::{kapi::trace, sys};
 use core::ptr::NonNull;
 use kernel::{prelude::*, sync::Arc};
 
@@ -70,7 +70,7 @@ impl<R> RecvQueue<R> {
         F: for<'t> FnOnce(&'t R, &mut RecvWr<'_, 't>) -> Result,
     {
         if self.chain.len() == self.chain.places() {
-            if let Err(e) = self.flush(qp) {
+            if let Err(e) = self.flush(qp, key) {
                 return Err((e, token));
             }
         }
@@ -96,9 +96,11 @@ impl<R> RecvQueue<R> {
         Ok(())
     }
 
-    /// See [`super::Qp::flush_recv`]. `qp` is the one that all calls are for.
-    pub(super) fn flush(&mut self, qp: NonNull<sys::ib_qp>) -> Result {
+    /// See [`super::Qp::flush_recv`]. `qp` is the one that all calls are for, and `key` its key.
+    pub(super) fn flush(&mut self, qp: NonNull<sys::ib_qp>, key: u32) -> Result {
+        let staged = self.chain.len() as u32;
         let posted = self.chain.post(false, |first, bad| {
+            trace::doorbell(key, true, staged);
             let bad: *mut *mut sys::ib_recv_wr = bad;
             // SAFETY: The QP is valid. The chain is linked and finished; the driver copies it and
             // its SGEs; the memory that they name is kept alive by the tokens in the slots until
@@ -116,6 +118,7 @@ impl<R> RecvQueue<R> {
         let index = wc.route().index;
         let token = self.slots.get_mut(index as usize)?.take()?;
         let _ = self.free.push_within_capacity(index);
+        trace::complete(wc.route().key, index, true, wc.raw_status());
         Some(Done::received(token, wc, pd))
     }
 

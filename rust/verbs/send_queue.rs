@@ -26,7 +26,7 @@ use super::{
     wr::{Limits, RawWr},
     Pd, Route, SendWr, Wc, WcStatus,
 };
-use crate::sys;
+use crate::{kapi::trace, sys};
 use core::{marker::PhantomData, ptr::NonNull};
 use kernel::{prelude::*, sync::Arc};
 
@@ -150,7 +150,9 @@ impl Posting {
 
     fn flush(&mut self, building: bool) -> Result {
         let qp = self.qp;
+        let (key, staged) = (self.key, self.chain.len() as u32);
         let posted = self.chain.post(building, |first, bad| {
+            trace::doorbell(key, false, staged);
             let bad: *mut *mut RawWr = bad;
             // SAFETY: The QP is valid. The chain is linked and finished; the driver copies it and
             // its SGEs; the memory that they name is kept alive by the tokens in the ring until
@@ -232,6 +234,13 @@ impl<'t> Members<'_, 't> {
         let mut wr = SendWr::new(raw, sges, &queue.limits, pd, queue.key, before);
         build(&mut wr)?;
         let finished = wr.finish(wr_id)?;
+        trace::post(
+            queue.key,
+            index,
+            finished.opcode,
+            finished.bytes,
+            finished.signaled,
+        );
         let at = queue.at(index);
         queue.ring[at] = Member {
             registration: finished.registration,
@@ -419,6 +428,7 @@ impl<S> SendQueue<S> {
             let mut status = WcStatus::Success;
             if ahead == 0 {
                 status = wc.status();
+                trace::complete(queue.key, route.index, false, wc.raw_status());
                 wc.consume();
             }
             if member.chain == 0 {

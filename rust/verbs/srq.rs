@@ -10,7 +10,7 @@ use super::{
     wr::RecvWr,
     Pd, Wc,
 };
-use crate::sys;
+use crate::{kapi::trace, sys};
 use core::ptr::NonNull;
 use kernel::{
     error::from_err_ptr,
@@ -157,6 +157,7 @@ impl<R: 'static> Srq<R> {
             unsafe { slots.chain.stage(1) };
         }
         let srq = self.as_raw();
+        trace::doorbell(self.key, true, 1);
         let posted = slots.chain.post(false, |first, bad| {
             let bad: *mut *mut sys::ib_recv_wr = bad;
             // SAFETY: The SRQ is valid; the driver copies the work request.
@@ -191,6 +192,7 @@ impl<R: 'static> Srq<R> {
         let mut slots = self.slots.lock();
         let token = slots.tokens.get_mut(route.index as usize)?.take()?;
         let _ = slots.free.push_within_capacity(route.index);
+        trace::complete(route.key, route.index, true, wc.raw_status());
         Some(Done::received(token, wc, &self.pd))
     }
 }

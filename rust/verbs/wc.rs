@@ -62,6 +62,11 @@ impl Wc {
     }
 
     /// How the work request ended.
+    /// As in `enum ib_wc_status`.
+    pub(super) fn raw_status(&self) -> u32 {
+        self.0.status
+    }
+
     pub(crate) fn status(&self) -> WcStatus {
         WcStatus::from_raw(self.0.status)
     }

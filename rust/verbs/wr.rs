@@ -84,6 +84,10 @@ pub(super) struct Finished {
     pub(super) signaled: bool,
     pub(super) effect: Effect,
     pub(super) registration: u64,
+    /// As in `enum ib_wr_opcode`.
+    pub(super) opcode: u32,
+    /// What its SGEs name.
+    pub(super) bytes: u32,
 }
 
 impl<'q, 't> SendWr<'q, 't> {
@@ -339,7 +343,9 @@ impl<'q, 't> SendWr<'q, 't> {
         }
         let signaled = self.signaled;
         let n = self.n;
+        let bytes = self.bytes as u32;
         let header = self.header();
+        let opcode = header.opcode;
         header.__bindgen_anon_1.wr_id = wr_id;
         header.num_sge = i32::try_from(n)?;
         if signaled {
@@ -349,6 +355,8 @@ impl<'q, 't> SendWr<'q, 't> {
             signaled,
             effect: self.effect,
             registration: self.registration,
+            opcode,
+            bytes,
         })
     }
 }
