@@ -74,4 +74,5 @@ crate::kapi::fmt::kernel_display!(
     params::Op,
     params::Role,
     params::Transport,
+    wire::Refused,
 );

@@ -212,7 +212,7 @@ impl cm::Handler for CmMail {
                 fmt!("the peer does not answer: error {}", e.to_errno()),
             ),
             cm::Event::Rejected(reason, data) => match Refused::decode(data) {
-                Ok(refused) => failed(ECONNREFUSED, fmt!("refused: {}", refused.as_str())),
+                Ok(refused) => failed(ECONNREFUSED, fmt!("refused: {refused}")),
                 Err(_) => failed(ECONNREFUSED, fmt!("refused: {reason}")),
             },
             cm::Event::Disconnected => CmNews::Disconnected,
