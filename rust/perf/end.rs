@@ -314,13 +314,13 @@ fn launch(
                 return Err(Failure::new(EINVAL, fmt!("{} has one SGE", load.op)));
             }
             if config.crew().is_some() {
-                let one = load.connections == 1 && config.sges.unwrap_or(1) == 1;
-                if load.op != Op::Read || load.transport != Transport::Rc || !one {
+                let rc = load.transport == Transport::Rc;
+                if !load.op.can_be_submitted() || !rc || config.sges.unwrap_or(1) != 1 {
                     return Err(Failure::new(
                         EOPNOTSUPP,
                         fmt!(
-                            "submitters: only for op read, transport rc, connections 1 and sges 1; \
-                             the policy's lanes are what it has more of"
+                            "submitters: only for op send, send_imm, write, write_imm and read, \
+                             transport rc and sges 1"
                         ),
                     ));
                 }
@@ -350,7 +350,9 @@ fn launch(
                 address,
                 device: config.copy_device()?,
                 goal: config.goal(),
-                submitters: config.crew().map_or(0, |crew| crew.submitters),
+                submitters: config
+                    .crew()
+                    .map_or(0, |crew| crew.submitters * load.connections),
             };
             let settings = Settings {
                 debug: config.crew().map(|_| debug.subdir(name)),
