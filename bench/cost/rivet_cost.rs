@@ -33,7 +33,7 @@ kapi::fmt::kernel_display!(value::Bounds);
 
 use engine::{
     knobs::{self, Knobs},
-    memory::{Memory, Need, Read, Reader, Step},
+    memory::{Carrier, Memory, Need, Step, Transfer},
     stats::LaneStats,
 };
 use harness::{check, Outcome};
@@ -178,7 +178,7 @@ fn plain(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-type Token = <Memory<Pages> as Reader<Pages, ()>>::Token;
+type Token = <Memory<Pages> as Carrier<Pages, ()>>::Token;
 
 fn need() -> Need {
     Need {
@@ -214,13 +214,13 @@ fn engine_reads(rig: &Rig, mode: knobs::Memory, name: &str) -> Outcome {
     for _ in 0..BATCHES {
         let begin = now_ns();
         while let Some(pages) = buffers.pop() {
-            let read = Read {
+            let read = Transfer {
                 user: (),
-                from: reading.from,
+                verb: reading.from,
                 len: SIZE,
                 signaled: true,
             };
-            let staged = memory.read(&mut reading.qp, (), read, pages, &stats);
+            let staged = memory.stage(&mut reading.qp, (), read, pages, &stats);
             staged.map_err(|(e, ..)| e)?;
         }
         submit.since(begin);

@@ -288,7 +288,7 @@ setting!(15, "start",
     store: |end, value, policies| {
         parse_number(value, ONE)?;
         let name = end.with_config(|config| CString::try_from(config.policy()))?;
-        end.start(policies.take(&name)?)
+        end.start(policies.take(&name))
     }
 );
 

@@ -9,10 +9,17 @@
 //! ```text
 //!          take                   the chain                               give back
 //! copy     a place in the pool    [operation]                             copy to the pages
-//! fast     a region, mapped       [REG_MR | operation | LOCAL_INV]        unmap
+//! fast     a region, mapped       [REG_MR | READ | LOCAL_INV]             unmap
 //! cached   hit: an entry          [operation]                             put
 //!          miss: a region, mapped [(LOCAL_INV old) | REG_MR | operation]  put, supply old
 //! ```
+//!
+//! Payloads go into the pages ([`In`]: READ) or out of them ([`Out`]: SEND and WRITE), which is
+//! chosen by type. On the way out `copy` copies before the operation, and regions need no right but
+//! that our own HCA reads. And `fast` has its LOCAL_INV not in the chain but in one of its own, when
+//! the operation is known to be done: an HCA that has to send a packet again reads the memory again,
+//! and a work request can only be told to wait for READs and atomics before it ([`SendWr::fence`]).
+//! A device whose LOCAL_INV waits for all before it has it in the chain.
 //!
 //! `auto` is `copy` up to `copy_threshold`, else `fast`. What a peer can reach in each mode is told
 //! in [`super::mr_cache`]. `register` and `fast_waited` are not here but in [`super::naive`].
@@ -32,7 +39,7 @@ use crate::{
         WcStatus,
     },
 };
-use core::pin::Pin;
+use core::{marker::PhantomData, pin::Pin};
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
@@ -63,6 +70,71 @@ impl Platform for Kernel {
 
     fn filled<T>(len: usize, make: impl FnMut() -> T) -> Result<KVVec<T>> {
         qp::filled(len, make)
+    }
+}
+
+/// Which way payloads go between a caller's pages and the network. A type, so that neither way
+/// costs the other a branch.
+pub(crate) trait Flow: Send + Unpin + 'static {
+    /// What is done with a payload.
+    type Verb: Copy + Send + 'static;
+
+    /// They go into the pages.
+    const IN: bool;
+    /// The mapping of the pages.
+    const DIRECTION: Direction;
+    /// Rights on regions: what the operation needs itself, and nothing for peers.
+    const ACCESS: Access;
+
+    /// Makes the operation of a work request.
+    fn build(verb: Self::Verb, wr: &mut SendWr<'_, '_>) -> Result;
+}
+
+/// Into the pages: READ from there.
+pub(crate) enum In {}
+
+impl Flow for In {
+    type Verb = RemoteAddr;
+
+    const IN: bool = true;
+    const DIRECTION: Direction = Direction::FromDevice;
+    const ACCESS: Access = Access::LOCAL_WRITE;
+
+    fn build(from: RemoteAddr, wr: &mut SendWr<'_, '_>) -> Result {
+        wr.read(from)
+    }
+}
+
+/// Out of the pages.
+pub(crate) enum Out {}
+
+/// What goes [`Out`].
+#[derive(Clone, Copy)]
+pub(crate) enum Outgoing {
+    /// SEND.
+    Send,
+    /// SEND with immediate data.
+    SendImm(u32),
+    /// RDMA WRITE to there.
+    Write(RemoteAddr),
+    /// The same with immediate data.
+    WriteImm(RemoteAddr, u32),
+}
+
+impl Flow for Out {
+    type Verb = Outgoing;
+
+    const IN: bool = false;
+    const DIRECTION: Direction = Direction::ToDevice;
+    const ACCESS: Access = Access::LOCAL_READ;
+
+    fn build(verb: Outgoing, wr: &mut SendWr<'_, '_>) -> Result {
+        match verb {
+            Outgoing::Send => wr.send(),
+            Outgoing::SendImm(imm) => wr.send_imm(imm),
+            Outgoing::Write(to) => wr.write(to),
+            Outgoing::WriteImm(to, imm) => wr.write_imm(to, imm),
+        }
     }
 }
 
@@ -124,10 +196,12 @@ impl Parts {
 
 /// What an operation has of memory while it is under way.
 pub(crate) enum Held<P: Source> {
-    /// A place in the pool, and the pages that it is copied to.
+    /// A place in the pool, and the pages that it is copied to or from.
     Copy(Place, P),
     /// A region for this operation alone.
     Fast(Registration<MappedPages<P>>),
+    /// The same, when the operation is done and the region is to be invalidated.
+    Ending(Registration<MappedPages<P>>),
     /// An entry of the cache.
     Cached {
         /// Which one.
@@ -147,7 +221,7 @@ impl<P: Source> Held<P> {
     /// Adds what has to come before the operation.
     pub(crate) fn begin<'t>(&'t self, chain: &mut Members<'_, 't>) -> Result {
         match self {
-            Held::Copy(..) => Ok(()),
+            Held::Copy(..) | Held::Ending(_) => Ok(()),
             Held::Fast(registration) => chain.wr(|wr| wr.reg_mr(registration)),
             Held::Cached {
                 shared,
@@ -172,17 +246,17 @@ impl<P: Source> Held<P> {
     pub(crate) fn sge(&self, len: usize) -> Result<Sge<'_>> {
         match self {
             Held::Copy(place, _) => place.memory.sge(place.base..place.base + len),
-            Held::Fast(registration) => registration.sge(0..len),
+            Held::Fast(registration) | Held::Ending(registration) => registration.sge(0..len),
             Held::Cached { shared, .. } => shared.get()?.sge(0..len),
         }
     }
 
-    /// Whether [`Held::end`] adds a work request.
-    pub(crate) fn ends_in_chain(&self) -> bool {
+    /// Whether it has a region of its own, which is to be invalidated.
+    pub(crate) fn is_fast(&self) -> bool {
         matches!(self, Held::Fast(_))
     }
 
-    /// Adds what has to come behind a READ into the memory. `last` makes it the end of the chain.
+    /// Adds the invalidation behind the operation. `last` makes it the end of the chain.
     pub(crate) fn end<'t>(
         &'t self,
         chain: &mut Members<'_, 't>,
@@ -214,7 +288,7 @@ pub(crate) enum Remains<P: Source> {
 }
 
 /// A lane's memory.
-pub(crate) struct Memory<P: Source> {
+pub(crate) struct Memory<P: Source, F: Flow = In> {
     /// Payloads up to this are copied, bytes.
     copy_up_to: usize,
     pool: KVec<Place>,
@@ -224,6 +298,9 @@ pub(crate) struct Memory<P: Source> {
     frames: KVec<u64>,
     /// What an error has left. Has room for all regions that there are.
     remains: KVec<Remains<P>>,
+    /// Of [`Out`]: the device's LOCAL_INV waits for all that is before it.
+    inv_waits: bool,
+    _flow: PhantomData<F>,
 }
 
 /// Payloads up to how many bytes are copied.
@@ -247,7 +324,7 @@ pub(crate) struct Need {
     pub(crate) node: Option<i32>,
 }
 
-impl<P: Source> Memory<P> {
+impl<P: Source, F: Flow> Memory<P, F> {
     /// Memory for a lane of a connection in `pd`. Sleeps.
     ///
     /// # Errors
@@ -264,6 +341,8 @@ impl<P: Source> Memory<P> {
             cache: None,
             frames: KVec::new(),
             remains: KVec::new(),
+            inv_waits: pd.device().caps().local_inv_waits,
+            _flow: PhantomData,
         };
         let pages = need.len.div_ceil(PAGE_SIZE);
         if need.len <= copy_up_to {
@@ -292,7 +371,12 @@ impl<P: Source> Memory<P> {
         Ok(memory)
     }
 
-    /// Takes what an operation needs that lets data land in the first `len` bytes of `pages`.
+    /// Whether the LOCAL_INV of `fast` stands in the chain.
+    fn ends_in_chain(&self) -> bool {
+        F::IN || self.inv_waits
+    }
+
+    /// Takes what an operation needs to get at the first `len` bytes of `pages`.
     ///
     /// # Errors
     ///
@@ -304,10 +388,18 @@ impl<P: Source> Memory<P> {
         stats: &LaneStats,
     ) -> core::result::Result<Held<P>, (Error, P)> {
         if len <= self.copy_up_to {
-            return match self.pool.pop() {
-                Some(place) => Ok(Held::Copy(place, pages)),
-                None => Err((EAGAIN, pages)),
+            let Some(place) = self.pool.pop() else {
+                return Err((EAGAIN, pages));
             };
+            if !F::IN {
+                stats.copies.add(1);
+                let copied = place.memory.copy_from_pages(place.base, &pages, 0..len);
+                if let Err(e) = copied {
+                    let _ = self.pool.push_within_capacity(place);
+                    return Err((e, pages));
+                }
+            }
+            return Ok(Held::Copy(place, pages));
         }
         match self.cache.is_some() {
             true => self.take_cached(pages, len, stats),
@@ -324,14 +416,14 @@ impl<P: Source> Memory<P> {
         let Some((mr, table)) = self.regions.pop() else {
             return Err((EAGAIN, pages));
         };
-        let mapped = match table.map(pages, 0..len, Direction::FromDevice) {
+        let mapped = match table.map(pages, 0..len, F::DIRECTION) {
             Ok(mapped) => mapped,
             Err((e, table, pages)) => {
                 let _ = self.regions.push_within_capacity((mr, table));
                 return Err((e, pages));
             }
         };
-        match mr.try_register(mapped, Access::LOCAL_WRITE) {
+        match mr.try_register(mapped, F::ACCESS) {
             Ok(registration) => {
                 stats.registrations.add(1);
                 trace::mr_register(registration.key(), len as u64);
@@ -362,7 +454,7 @@ impl<P: Source> Memory<P> {
             pages: &self.frames[..n],
             offset: 0,
             len: len as u32,
-            access: 0,
+            access: F::DIRECTION as u32,
         };
         match cache.lookup(&key) {
             Lookup::Hit(id) => {
@@ -387,7 +479,7 @@ impl<P: Source> Memory<P> {
                 let Some(parts) = cache.claim() else {
                     return Err((EINVAL, pages));
                 };
-                let shared = match register(parts, &pages, len) {
+                let shared = match register::<P, F>(parts, &pages, len) {
                     Ok(shared) => shared,
                     Err((e, parts)) => {
                         let _ = cache.supply(parts);
@@ -439,7 +531,7 @@ impl<P: Source> Memory<P> {
     ) -> Option<P> {
         match held {
             Held::Copy(place, pages) => {
-                if landed {
+                if F::IN && landed {
                     stats.copies.add(1);
                     // Both have the bytes, as the operation was built.
                     let _ = place.memory.copy_to_pages(place.base, &pages, 0..len);
@@ -447,7 +539,7 @@ impl<P: Source> Memory<P> {
                 let _ = self.pool.push_within_capacity(place);
                 Some(pages)
             }
-            Held::Fast(registration) => {
+            Held::Fast(registration) | Held::Ending(registration) => {
                 let key = registration.key();
                 let ended = match proof {
                     Some(proof) => registration.reclaim(proof),
@@ -511,7 +603,7 @@ impl<P: Source> Memory<P> {
                 let _ = self.pool.push_within_capacity(place);
                 Some(pages)
             }
-            Held::Fast(registration) => {
+            Held::Fast(registration) | Held::Ending(registration) => {
                 self.leave(Remains::Fast(registration));
                 None
             }
@@ -554,7 +646,7 @@ impl<P: Source> Memory<P> {
 }
 
 /// Registers the first `len` bytes of `pages`, with references of the cache's own.
-fn register<P: Source>(
+fn register<P: Source, F: Flow>(
     mut parts: Parts,
     pages: &P,
     len: usize,
@@ -569,7 +661,7 @@ fn register<P: Source>(
         table,
         refs,
     } = parts;
-    let mapped = match table.map(refs, 0..len, Direction::FromDevice) {
+    let mapped = match table.map(refs, 0..len, F::DIRECTION) {
         Ok(mapped) => mapped,
         Err((e, table, refs)) => {
             let parts = Parts {
@@ -581,7 +673,7 @@ fn register<P: Source>(
             return Err((e, parts));
         }
     };
-    match mr.try_register(mapped, Access::LOCAL_WRITE) {
+    match mr.try_register(mapped, F::ACCESS) {
         Ok(registration) => {
             shell.as_mut().get_mut().0 = Some(registration);
             Ok(shell.into())
@@ -625,12 +717,12 @@ fn reclaim(
     None
 }
 
-/// A READ into a caller's pages.
-pub(crate) struct Read<U> {
+/// An operation on a caller's pages.
+pub(crate) struct Transfer<U, F: Flow> {
     /// The caller's own.
     pub(crate) user: U,
-    /// Where from.
-    pub(crate) from: RemoteAddr,
+    /// What is done.
+    pub(crate) verb: F::Verb,
     /// Bytes.
     pub(crate) len: usize,
     /// Its chain asks for a completion.
@@ -645,11 +737,13 @@ pub(crate) enum Step<T, U, P> {
     Next(T),
 }
 
-/// How READs get at the pages that they fill: what differs between [`Memory`] and
+/// How operations get at the pages of their callers: what differs between [`Memory`] and
 /// [`super::naive::Waited`].
-pub(crate) trait Reader<P: Source, U: Send + 'static>:
+pub(crate) trait Carrier<P: Source, U: Send + 'static>:
     Sized + Send + Unpin + 'static
 {
+    /// Which way payloads go.
+    type Flow: Flow;
     /// Token of its work requests.
     type Token: Send + 'static;
     /// What an operation needs that can only be made where that may sleep.
@@ -671,12 +765,12 @@ pub(crate) trait Reader<P: Source, U: Send + 'static>:
     /// What an operation needs, else. Sleeps.
     fn fresh(pd: &Arc<Pd>, len: usize) -> Result<Self::Fresh>;
 
-    /// Stages a READ. On error all comes back but what is left in [`Reader::remains`].
-    fn read<R>(
+    /// Stages an operation. On error all comes back but what is left in [`Carrier::remains`].
+    fn stage<R>(
         &mut self,
         qp: &mut Qp<Self::Token, R>,
         fresh: Self::Fresh,
-        read: Read<U>,
+        transfer: Transfer<U, Self::Flow>,
         pages: P,
         stats: &LaneStats,
     ) -> core::result::Result<(), (Error, U, Option<P>)>;
@@ -695,23 +789,24 @@ pub(crate) trait Reader<P: Source, U: Send + 'static>:
     fn remains(&mut self) -> Option<Remains<P>>;
 }
 
-/// Token of the chain of a READ.
-pub(crate) struct Chained<P: Source, U> {
-    read: Read<U>,
+/// Token of the chain of an operation.
+pub(crate) struct Chained<P: Source, U, F: Flow> {
+    transfer: Transfer<U, F>,
     held: Held<P>,
 }
 
-impl<P: Source, U: Send + 'static> Reader<P, U> for Memory<P> {
-    type Token = Chained<P, U>;
+impl<P: Source, U: Send + 'static, F: Flow> Carrier<P, U> for Memory<P, F> {
+    type Flow = F;
+    type Token = Chained<P, U, F>;
     type Fresh = ();
 
-    /// LOCAL_INV of another, REG_MR, and READ; or REG_MR, READ and LOCAL_INV.
+    /// LOCAL_INV of another, REG_MR, and the operation; or REG_MR, the operation and LOCAL_INV.
     const LONGEST: u32 = 3;
 
     fn longest(knobs: &Knobs, len: usize) -> u32 {
         match len <= copy_up_to(knobs) {
             true => 1,
-            false => <Self as Reader<P, U>>::LONGEST,
+            false => <Self as Carrier<P, U>>::LONGEST,
         }
     }
 
@@ -729,39 +824,42 @@ impl<P: Source, U: Send + 'static> Reader<P, U> for Memory<P> {
         Ok(())
     }
 
-    fn read<R>(
+    fn stage<R>(
         &mut self,
         qp: &mut Qp<Self::Token, R>,
         (): (),
-        read: Read<U>,
+        transfer: Transfer<U, F>,
         pages: P,
         stats: &LaneStats,
     ) -> core::result::Result<(), (Error, U, Option<P>)> {
-        let held = match self.take(pages, read.len, stats) {
+        let held = match self.take(pages, transfer.len, stats) {
             Ok(held) => held,
-            Err((e, pages)) => return Err((e, read.user, Some(pages))),
+            Err((e, pages)) => return Err((e, transfer.user, Some(pages))),
         };
-        let token = Chained { read, held };
+        let ends = held.is_fast() && self.ends_in_chain();
+        let token = Chained { transfer, held };
         let pushed = qp.push_chain(token, |token, chain| {
-            let Chained { read, held } = token;
+            let Chained { transfer, held } = token;
             held.begin(chain)?;
-            let last = !held.ends_in_chain();
             chain.wr(|wr| {
-                wr.sge(held.sge(read.len)?)?;
-                if last && read.signaled {
+                wr.sge(held.sge(transfer.len)?)?;
+                if !ends && transfer.signaled {
                     wr.signaled();
                 }
-                wr.read(read.from)
+                F::build(transfer.verb, wr)
             })?;
-            held.end(chain, |wr| {
-                if read.signaled {
-                    wr.signaled();
-                }
-            })
+            match ends {
+                true => held.end(chain, |wr| {
+                    if transfer.signaled {
+                        wr.signaled();
+                    }
+                }),
+                false => Ok(()),
+            }
         });
         pushed.map_err(|(e, token)| {
             let pages = self.cancel(token.held);
-            (e, token.read.user, pages)
+            (e, token.transfer.user, pages)
         })
     }
 
@@ -770,15 +868,40 @@ impl<P: Source, U: Send + 'static> Reader<P, U> for Memory<P> {
         done: Done<'_, Self::Token>,
         stats: &LaneStats,
     ) -> Step<Self::Token, U, P> {
-        let Chained { read, held } = done.token;
+        let Chained { transfer, held } = done.token;
         let landed = done.status == WcStatus::Success;
         let proof = done.revocation.as_ref();
-        let pages = self.give_back(held, read.len, proof, landed, stats);
-        Step::Over(read.user, done.status, pages)
+        let held = match held {
+            // Known to be made, so that another chain may end it. Without the proof the QP has failed.
+            Held::Fast(registration)
+                if !self.ends_in_chain()
+                    && landed
+                    && proof.is_some_and(|proof| registration.confirm(proof)) =>
+            {
+                let held = Held::Ending(registration);
+                return Step::Next(Chained { transfer, held });
+            }
+            held => held,
+        };
+        let pages = self.give_back(held, transfer.len, proof, landed, stats);
+        Step::Over(transfer.user, done.status, pages)
     }
 
-    fn next<R>(&mut self, _qp: &mut Qp<Self::Token, R>, _token: Self::Token) -> Result {
-        Err(EINVAL)
+    fn next<R>(&mut self, qp: &mut Qp<Self::Token, R>, token: Self::Token) -> Result {
+        // As its operation was: so the last of those that a completion has ended asks for one.
+        let pushed = qp.push(token, |token, wr| {
+            let Held::Ending(registration) = &token.held else {
+                return Err(EINVAL);
+            };
+            if token.transfer.signaled {
+                wr.signaled();
+            }
+            wr.local_inv(registration)
+        });
+        pushed.map_err(|(e, token)| {
+            let _ = self.cancel(token.held);
+            e
+        })
     }
 
     fn remains(&mut self) -> Option<Remains<P>> {

@@ -14,7 +14,7 @@
 //!
 //! A service makes a [`lane::Lane`] for each CPU that its connection is used from, with what it
 //! keeps for it as a [`lane::Service`]; takes a seat on the CPU's [`poller::Poller`], which calls it
-//! with completions; and has its READs made by a [`memory::Reader`]. Threads that wait for their own
+//! with completions; and has its operations made by a [`memory::Carrier`]. Threads that wait for their own
 //! operations look for completions themselves ([`poller::Waiter`]).
 //!
 //! A [`policy`] is a named set of knobs ([`knobs`]) that a service takes by its name. Those that

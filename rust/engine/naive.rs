@@ -8,16 +8,14 @@
 use super::{
     knobs::Knobs,
     lane::Guard,
-    memory::{Need, Read, Reader, Remains, Source, Step},
+    memory::{Carrier, Flow, In, Need, Remains, Source, Step, Transfer},
     stats::{LaneStats, Shared},
 };
 use crate::{
     kapi::trace,
-    verbs::{
-        wc::Done, Access, Direction, MappedPages, Mr, Pd, Qp, RegisteredMr, Registration, SgTable,
-        WcStatus,
-    },
+    verbs::{wc::Done, MappedPages, Mr, Pd, Qp, RegisteredMr, Registration, SgTable, WcStatus},
 };
+use core::marker::PhantomData;
 use kernel::{
     new_spinlock_irq,
     page::PAGE_SIZE,
@@ -56,21 +54,22 @@ impl Guard for Global {
     }
 }
 
-/// Registration in steps: each operation registers a region, and waits for that; reads, and waits;
-/// invalidates the region, and waits.
-pub(crate) struct Waited<P: Source, const KEEPS: bool> {
+/// Registration in steps: each operation registers a region, and waits for that; does what it is
+/// for, and waits; invalidates the region, and waits.
+pub(crate) struct Waited<P: Source, F: Flow, const KEEPS: bool> {
     /// Regions that no operation has, if they are kept.
     regions: KVec<(Mr, SgTable)>,
     /// What operations are done with. Has room for all that there can be.
     remains: KVec<Remains<P>>,
+    _flow: PhantomData<F>,
 }
 
 /// `memory=register`: each operation allocates a region of its own, and frees it.
-pub(crate) type Register<P> = Waited<P, false>;
+pub(crate) type Register<P, F = In> = Waited<P, F, false>;
 /// `memory=fast_waited`: the regions are there from the start.
-pub(crate) type FastWaited<P> = Waited<P, true>;
+pub(crate) type FastWaited<P, F = In> = Waited<P, F, true>;
 
-impl<P: Source, const KEEPS: bool> Waited<P, KEEPS> {
+impl<P: Source, F: Flow, const KEEPS: bool> Waited<P, F, KEEPS> {
     /// For a lane of a connection in `pd`. Sleeps.
     ///
     /// # Errors
@@ -88,6 +87,7 @@ impl<P: Source, const KEEPS: bool> Waited<P, KEEPS> {
         Ok(Self {
             regions,
             remains: KVec::with_capacity(need.depth as usize * 2, GFP_KERNEL)?,
+            _flow: PhantomData,
         })
     }
 
@@ -111,25 +111,31 @@ fn region(pd: &Arc<Pd>, len: usize) -> Result<(Mr, SgTable)> {
     Ok((Mr::new(pd, len)?, table))
 }
 
-/// Token of one of the steps of a READ.
-pub(crate) enum Stage<P: Source, U> {
+/// Token of one of the steps of an operation.
+pub(crate) enum Stage<P: Source, U, F: Flow> {
     /// REG_MR.
-    Register(Read<U>, Registration<MappedPages<P>>),
-    /// READ.
-    Read(Read<U>, RegisteredMr<MappedPages<P>>),
+    Register(Transfer<U, F>, Registration<MappedPages<P>>),
+    /// What it is for.
+    Transfer(Transfer<U, F>, RegisteredMr<MappedPages<P>>),
     /// LOCAL_INV.
-    Invalidate(Read<U>, RegisteredMr<MappedPages<P>>),
+    Invalidate(Transfer<U, F>, RegisteredMr<MappedPages<P>>),
 }
 
-impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P, KEEPS> {
-    type Token = Stage<P, U>;
+impl<P, U, F, const KEEPS: bool> Carrier<P, U> for Waited<P, F, KEEPS>
+where
+    P: Source,
+    U: Send + 'static,
+    F: Flow,
+{
+    type Flow = F;
+    type Token = Stage<P, U, F>;
     /// A region, unless they are kept.
     type Fresh = Option<(Mr, SgTable)>;
 
     const LONGEST: u32 = 1;
 
     fn longest(_knobs: &Knobs, _len: usize) -> u32 {
-        <Self as Reader<P, U>>::LONGEST
+        <Self as Carrier<P, U>>::LONGEST
     }
 
     fn each_piece(&self, _f: &mut dyn FnMut(i32, usize) -> Result) -> Result {
@@ -144,43 +150,43 @@ impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P,
         Ok(Some(region(pd, len)?))
     }
 
-    fn read<R>(
+    fn stage<R>(
         &mut self,
         qp: &mut Qp<Self::Token, R>,
         fresh: Self::Fresh,
-        read: Read<U>,
+        transfer: Transfer<U, F>,
         pages: P,
         stats: &LaneStats,
     ) -> core::result::Result<(), (Error, U, Option<P>)> {
         let Some((mr, table)) = fresh.or_else(|| self.regions.pop()) else {
-            return Err((EAGAIN, read.user, Some(pages)));
+            return Err((EAGAIN, transfer.user, Some(pages)));
         };
-        let mapped = match table.map(pages, 0..read.len, Direction::FromDevice) {
+        let mapped = match table.map(pages, 0..transfer.len, F::DIRECTION) {
             Ok(mapped) => mapped,
             Err((e, table, pages)) => {
                 self.free(mr, table);
-                return Err((e, read.user, Some(pages)));
+                return Err((e, transfer.user, Some(pages)));
             }
         };
-        let registration = match mr.try_register(mapped, Access::LOCAL_WRITE) {
+        let registration = match mr.try_register(mapped, F::ACCESS) {
             Ok(registration) => registration,
             Err((e, mr, mapped)) => {
                 let (table, pages) = mapped.unmap();
                 self.free(mr, table);
-                return Err((e, read.user, Some(pages)));
+                return Err((e, transfer.user, Some(pages)));
             }
         };
         stats.registrations.add(1);
-        trace::mr_register(registration.key(), read.len as u64);
-        match qp.push(Stage::Register(read, registration), push) {
+        trace::mr_register(registration.key(), transfer.len as u64);
+        match qp.push(Stage::Register(transfer, registration), push) {
             Ok(()) => Ok(()),
-            Err((e, Stage::Register(read, registration))) => {
+            Err((e, Stage::Register(transfer, registration))) => {
                 self.leave(Remains::Fast(registration));
-                Err((e, read.user, None))
+                Err((e, transfer.user, None))
             }
             // The token that was given comes back.
-            Err((e, Stage::Read(read, _) | Stage::Invalidate(read, _))) => {
-                Err((e, read.user, None))
+            Err((e, Stage::Transfer(transfer, _) | Stage::Invalidate(transfer, _))) => {
+                Err((e, transfer.user, None))
             }
         }
     }
@@ -193,9 +199,13 @@ impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P,
         let status = done.status;
         let good = status == WcStatus::Success;
         match done.token {
-            Stage::Register(read, region) if good => Step::Next(Stage::Read(read, region.done())),
-            Stage::Read(read, region) if good => Step::Next(Stage::Invalidate(read, region)),
-            Stage::Invalidate(read, region) if good => {
+            Stage::Register(transfer, region) if good => {
+                Step::Next(Stage::Transfer(transfer, region.done()))
+            }
+            Stage::Transfer(transfer, region) if good => {
+                Step::Next(Stage::Invalidate(transfer, region))
+            }
+            Stage::Invalidate(transfer, region) if good => {
                 let key = region.key();
                 let ended = match &done.revocation {
                     Some(proof) => region.reclaim(proof),
@@ -204,24 +214,24 @@ impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P,
                 match ended {
                     Ok((mr, mapped)) => {
                         stats.invalidations.add(1);
-                        trace::mr_invalidate(key, read.len as u64);
+                        trace::mr_invalidate(key, transfer.len as u64);
                         let (table, pages) = mapped.unmap();
                         self.free(mr, table);
-                        Step::Over(read.user, status, Some(pages))
+                        Step::Over(transfer.user, status, Some(pages))
                     }
                     Err(region) => {
                         self.leave(Remains::Registered(region));
-                        Step::Over(read.user, status, None)
+                        Step::Over(transfer.user, status, None)
                     }
                 }
             }
-            Stage::Register(read, region) => {
+            Stage::Register(transfer, region) => {
                 self.leave(Remains::Fast(region));
-                Step::Over(read.user, status, None)
+                Step::Over(transfer.user, status, None)
             }
-            Stage::Read(read, region) | Stage::Invalidate(read, region) => {
+            Stage::Transfer(transfer, region) | Stage::Invalidate(transfer, region) => {
                 self.leave(Remains::Registered(region));
-                Step::Over(read.user, status, None)
+                Step::Over(transfer.user, status, None)
             }
         }
     }
@@ -230,7 +240,7 @@ impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P,
         qp.push(token, push).map_err(|(e, token)| {
             match token {
                 Stage::Register(_, region) => self.leave(Remains::Fast(region)),
-                Stage::Read(_, region) | Stage::Invalidate(_, region) => {
+                Stage::Transfer(_, region) | Stage::Invalidate(_, region) => {
                     self.leave(Remains::Registered(region));
                 }
             }
@@ -244,13 +254,16 @@ impl<P: Source, U: Send + 'static, const KEEPS: bool> Reader<P, U> for Waited<P,
 }
 
 /// Builds the work request of a stage; each asks for a completion.
-fn push<'t, P: Source, U>(token: &'t Stage<P, U>, wr: &mut crate::verbs::SendWr<'_, 't>) -> Result {
+fn push<'t, P: Source, U, F: Flow>(
+    token: &'t Stage<P, U, F>,
+    wr: &mut crate::verbs::SendWr<'_, 't>,
+) -> Result {
     wr.signaled();
     match token {
         Stage::Register(_, region) => wr.reg_mr(region),
-        Stage::Read(read, region) => {
-            wr.sge(region.sge(0..read.len)?)?;
-            wr.read(read.from)
+        Stage::Transfer(transfer, region) => {
+            wr.sge(region.sge(0..transfer.len)?)?;
+            F::build(transfer.verb, wr)
         }
         Stage::Invalidate(_, region) => wr.local_inv(region),
     }

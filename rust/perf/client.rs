@@ -10,7 +10,7 @@ use super::{
     pattern::Pattern,
     session::{CmMail, CmNews, Mail, Session},
     slots::Slot,
-    submit::Workforce,
+    submit::{AnyLane, Workforce},
     wire::{Hello, Message, Region, Verdict, Welcome},
 };
 use crate::{
@@ -366,6 +366,12 @@ impl Client {
             }
             Message::Credit { received } => {
                 let lane = self.lane(session, connection)?;
+                if let Some(lane) = worker(session, connection) {
+                    return match lane.credit(received) {
+                        true => Ok(()),
+                        false => Err(session.lie(connection, "credit for what was not sent")),
+                    };
+                }
                 let reliable = load.transport == Transport::Rc;
                 if reliable && (received > lane.begun || received < lane.credited) {
                     return Err(session.lie(connection, "credit for what was not sent"));
@@ -441,6 +447,19 @@ impl Client {
             if session.now >= self.end {
                 self.end = u64::MAX;
                 workforce.finish();
+            }
+            if session.load.server_checks() {
+                let control = session.control.as_mut().ok_or(ENOTCONN)?;
+                for (index, lane) in workforce.lanes().iter().enumerate() {
+                    while self.checks < CHECKS && control.has_room() {
+                        let Some((seq, slot)) = lane.lane.take_check() else {
+                            break;
+                        };
+                        let check = Message::Check { seq, slot };
+                        control.send(index as u32, check, session.now)?;
+                        self.checks += 1;
+                    }
+                }
             }
             // Submitters of a lane that broke end as well: that is for the tick to tell.
             if workforce.is_done() && workforce.broken().is_none() {
@@ -536,6 +555,14 @@ impl Client {
         verdict: Verdict,
     ) -> Outcome {
         let lane = self.lane(session, connection)?;
+        if let Some(worker) = worker(session, connection) {
+            if !worker.checked(seq) {
+                return Err(session.lie(connection, "a check that was not asked for"));
+            }
+            self.checks -= 1;
+            count(session, verdict);
+            return Ok(());
+        }
         let at = lane.checking.iter().position(|slot| slot.seq == seq);
         let slot = at.and_then(|at| lane.checking.remove(at).ok());
         let slot = slot.ok_or_else(|| session.lie(connection, "a check that was not asked for"))?;
@@ -795,12 +822,10 @@ impl Client {
             lane.progress = (lane.ended, now);
         }
         if now.saturating_sub(lane.progress.1) > timeout {
+            let place = session.place(index);
             return Err(Failure::new(
                 ETIMEDOUT,
-                fmt!(
-                    "connection {index}: nothing was completed for {} ms",
-                    timeout / MS
-                ),
+                fmt!("{place}: nothing was completed for {} ms", timeout / MS),
             ));
         }
         Ok(())
@@ -911,10 +936,17 @@ fn reads(session: &Session, connection: u32) -> Outcome<(u8, u8)> {
     let fabric = session.fabric.as_ref().ok_or(ENOTCONN)?;
     let caps = fabric.pd.device().caps();
     let depth = match &session.workforce {
-        Some(workforce) => workforce.depth(&session.load, connection).max(1),
+        Some(workforce) => workforce.depth(connection).max(1),
         None => session.load.depth,
     };
     Ok(conn::reads(&session.load, true, depth, caps))
+}
+
+/// The lane that a data connection is, if it is one.
+fn worker(session: &mut Session, connection: u32) -> Option<&dyn AnyLane> {
+    let workforce = session.workforce.as_mut()?;
+    let lane = workforce.lanes().get(connection as usize)?;
+    Some(&*lane.lane)
 }
 
 /// Counts what a check found.

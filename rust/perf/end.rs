@@ -202,8 +202,9 @@ impl End {
     }
 
     /// Starts, and holds `policy` in use until the run is over. Returns when the end listens or is
-    /// connected, or says why not. Sleeps.
-    pub(crate) fn start(&self, policy: InUse) -> Outcome {
+    /// connected, or says why not: then its state is that it failed, and nothing of the run before
+    /// is shown any more. But for `EBUSY`, which changes nothing. Sleeps.
+    pub(crate) fn start(&self, policy: Outcome<InUse>) -> Outcome {
         let started = Started::new()?;
         let board = {
             let mut inner = self.inner.lock();
@@ -212,10 +213,16 @@ impl End {
             }
             let board = Board::new()?;
             let lanes = (&self.debug, &*self.name);
-            let run = launch(&inner.config, policy, lanes, &board, &started)?;
-            // The thread of a run that is over ends at once.
-            inner.run = Some(run);
+            let run = policy
+                .and_then(|policy| launch(&inner.config, policy, lanes, &board, &started))
+                .inspect_err(|failure| {
+                    board.set_error(failure);
+                    board.set_state(State::Failed);
+                });
             inner.board = board.clone();
+            // The thread of a run that is over ends at once.
+            inner.run = None;
+            inner.run = Some(run?);
             board
         };
         match started.wait() {
@@ -307,13 +314,13 @@ fn launch(
                 return Err(Failure::new(EINVAL, fmt!("{} has one SGE", load.op)));
             }
             if config.crew().is_some() {
-                let one = load.connections == 1 && config.sges.unwrap_or(1) == 1;
-                if load.op != Op::Read || load.transport != Transport::Rc || !one {
+                let rc = load.transport == Transport::Rc;
+                if !load.op.can_be_submitted() || !rc || config.sges.unwrap_or(1) != 1 {
                     return Err(Failure::new(
                         EOPNOTSUPP,
                         fmt!(
-                            "submitters: only for op read, transport rc, connections 1 and sges 1; \
-                             the policy's lanes are what it has more of"
+                            "submitters: only for op send, send_imm, write, write_imm and read, \
+                             transport rc and sges 1"
                         ),
                     ));
                 }
@@ -343,7 +350,9 @@ fn launch(
                 address,
                 device: config.copy_device()?,
                 goal: config.goal(),
-                submitters: config.crew().map_or(0, |crew| crew.submitters),
+                submitters: config
+                    .crew()
+                    .map_or(0, |crew| crew.submitters * load.connections),
             };
             let settings = Settings {
                 debug: config.crew().map(|_| debug.subdir(name)),
@@ -404,7 +413,6 @@ fn launch_client(
             conclude(&board, &started, outcome, &stats);
         })
     };
-    let thread = thread.inspect_err(|_| board.set_state(State::Failed));
     Ok(Run {
         stopper: Stopper::Client(mailbox),
         thread: thread.because("thread")?,
@@ -457,7 +465,6 @@ fn launch_server(
             }
         })
     };
-    let thread = thread.inspect_err(|_| board.set_state(State::Failed));
     Ok(Run {
         stopper: Stopper::Server(porch),
         thread: thread.because("thread")?,

@@ -24,6 +24,7 @@ use crate::{
     kapi::{event::Event, kthread, memory, random},
     verbs::{cm, device, CmId, Device, NetNs, SocketAddr},
 };
+use core::fmt;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -53,14 +54,17 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    fn allow(&self, load: &Load) -> bool {
-        self.transport.is_none_or(|t| t == load.transport)
-            && self.op.is_none_or(|op| op == load.op)
-            && self.max_size.is_none_or(|max| load.size <= max)
-            && self.max_depth.is_none_or(|max| load.depth <= max)
-            && self
-                .max_connections
-                .is_none_or(|max| load.connections <= max)
+    /// Why a load is refused, if it is.
+    fn refuse(&self, load: &Load) -> Option<Refused> {
+        let beyond = |max: Option<u32>, value: u32| max.filter(|max| value > *max);
+        let transport = self.transport.filter(|only| *only != load.transport);
+        let op = self.op.filter(|only| *only != load.op);
+        transport
+            .map(Refused::Transport)
+            .or(op.map(Refused::Op))
+            .or(beyond(self.max_size, load.size).map(Refused::Size))
+            .or(beyond(self.max_depth, load.depth).map(Refused::Depth))
+            .or(beyond(self.max_connections, load.connections).map(Refused::Connections))
     }
 }
 
@@ -165,7 +169,7 @@ impl Porch {
     }
 
     /// Refuses a connect request, and says so in the log.
-    fn refuse(&self, request: cm::Request<'_>, refused: Refused, why: &str) {
+    fn refuse(&self, request: cm::Request<'_>, refused: Refused, why: fmt::Arguments<'_>) {
         self.board.refuse();
         if self.board.may_log() {
             pr_warn!("perf: connect request refused: {why}\n");
@@ -174,20 +178,20 @@ impl Porch {
     }
 
     fn control_request(self: &Arc<Self>, request: cm::Request<'_>, load: Load, timeout_ms: u32) {
-        if !self.limits.allow(&load) {
-            let why = "this server is set up to refuse such a load";
-            return self.refuse(request, Refused::NotAllowed, why);
+        if let Some(refused) = self.limits.refuse(&load) {
+            return self.refuse(request, refused, fmt!("{refused}"));
         }
         if load.op == Op::WritePing && !self.policy.completion().may_poll() {
             let why = "write_ping polls memory, and this server's policy does not poll";
-            return self.refuse(request, Refused::Sleeps, why);
+            return self.refuse(request, Refused::Sleeps, fmt!("{why}"));
         }
         if self.sessions.lock().len() >= MAX_SESSIONS {
-            return self.refuse(request, Refused::Full, "there are too many sessions");
+            let why = fmt!("there are too many sessions");
+            return self.refuse(request, Refused::Full, why);
         }
         let Some(share) = Share::take(self, load.memory(false)) else {
             let why = "it asks for more memory than this server has left";
-            return self.refuse(request, Refused::Resources, why);
+            return self.refuse(request, Refused::Resources, fmt!("{why}"));
         };
         let let_in = (|| -> Result {
             let mailbox = Mailbox::new()?;
@@ -239,7 +243,7 @@ impl Porch {
             session.map(|(_, mailbox)| mailbox.clone())
         };
         let Some(mailbox) = mailbox else {
-            return self.refuse(request, Refused::NoSession, "it names no session");
+            return self.refuse(request, Refused::NoSession, fmt!("it names no session"));
         };
         let mail = CmMail {
             mailbox: mailbox.clone(),
@@ -279,7 +283,7 @@ impl cm::Handler for Door {
             Ok(Hello::Data { token, connection }) => {
                 self.0.data_request(request, token, connection)
             }
-            Err(bad) => self.0.refuse(request, bad.into(), bad.as_str()),
+            Err(bad) => self.0.refuse(request, bad.into(), fmt!("{}", bad.as_str())),
         }
     }
 }

@@ -74,4 +74,6 @@ crate::kapi::fmt::kernel_display!(
     params::Op,
     params::Role,
     params::Transport,
+    session::Place,
+    wire::Refused,
 );

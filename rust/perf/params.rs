@@ -101,6 +101,15 @@ impl Op {
         matches!(self, Op::Send | Op::SendImm | Op::WriteImm | Op::SendPing)
     }
 
+    /// Whether submitters can make it: it ends with its own completion, and its payload may be in
+    /// any page.
+    pub(crate) fn can_be_submitted(self) -> bool {
+        matches!(
+            self,
+            Op::Send | Op::SendImm | Op::Write | Op::WriteImm | Op::Read
+        )
+    }
+
     /// Whether READs or atomics are the server's, not the client's.
     pub(crate) fn server_reads(self) -> bool {
         self == Op::ExchangeIn
@@ -153,7 +162,8 @@ pub(crate) struct Load {
     pub(crate) op: Op,
     /// Payload, bytes.
     pub(crate) size: u32,
-    /// Operations outstanding per connection.
+    /// Operations outstanding per connection. With submitters, a connection is a lane, and it is
+    /// what all of a lane have outstanding; but for READs, which share what they read, what one has.
     pub(crate) depth: u32,
     /// Connections.
     pub(crate) connections: u32,
@@ -218,6 +228,11 @@ impl Load {
             0 => u64::from(accounting::every(self.depth, 0)),
             wanted => u64::from(wanted),
         }
+    }
+
+    /// Whether the client asks the server to look at each payload when the operation has completed.
+    pub(crate) fn server_checks(&self) -> bool {
+        self.verify && matches!(self.op, Op::Write | Op::WriteImm)
     }
 
     /// Bytes of a message to an end.

@@ -212,7 +212,7 @@ impl cm::Handler for CmMail {
                 fmt!("the peer does not answer: error {}", e.to_errno()),
             ),
             cm::Event::Rejected(reason, data) => match Refused::decode(data) {
-                Ok(refused) => failed(ECONNREFUSED, fmt!("refused: {}", refused.as_str())),
+                Ok(refused) => failed(ECONNREFUSED, fmt!("refused: {refused}")),
                 Err(_) => failed(ECONNREFUSED, fmt!("refused: {reason}")),
             },
             cm::Event::Disconnected => CmNews::Disconnected,
@@ -326,15 +326,12 @@ impl Session {
             Some(crew) => Some(Workforce::new(
                 &knobs,
                 crew,
-                &load,
+                &mut load,
                 mailbox,
                 settings.debug.clone(),
             )?),
             None => None,
         };
-        if let Some(workforce) = &workforce {
-            load.connections = workforce.wanted();
-        }
         Ok(Self {
             mailbox: mailbox.clone(),
             stats: stats.clone(),
@@ -670,7 +667,7 @@ impl Session {
     pub(crate) fn failed(&mut self, index: usize, status: WcStatus) -> Outcome {
         if status != WcStatus::Flushed {
             self.stats.errors.add(1);
-            return Err(broken(index, status));
+            return Err(self.broken(index, status));
         }
         if self.flushed.is_none() {
             self.stats.errors.add(1);
@@ -681,10 +678,39 @@ impl Session {
 
     /// The failure that a message of the peer is which does not fit.
     pub(crate) fn lie(&self, connection: u32, what: &str) -> Failure {
+        let place = self.place(connection as usize);
         Failure::new(
             EPROTO,
-            fmt!("bad message of the peer about connection {connection}: {what}"),
+            fmt!("bad message of the peer about {place}: {what}"),
         )
+    }
+
+    /// What a data connection is called.
+    pub(crate) fn place(&self, index: usize) -> Place {
+        match &self.workforce {
+            Some(workforce) => {
+                let (connection, lane) = workforce.place(index as u32);
+                Place {
+                    connection,
+                    lane: Some(lane),
+                }
+            }
+            None => Place {
+                connection: index as u32,
+                lane: None,
+            },
+        }
+    }
+
+    /// The failure that a work request is which ended so.
+    fn broken(&self, index: usize, status: WcStatus) -> Failure {
+        let code = match status {
+            WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded | WcStatus::ResponseTimeout => {
+                ETIMEDOUT
+            }
+            _ => ECONNRESET,
+        };
+        Failure::new(code, fmt!("{} broke: {status}", self.place(index)))
     }
 
     /// Begins to register the next piece of a connection's memory; `false` if all is registered.
@@ -745,16 +771,17 @@ impl Session {
             }
         }
         if let Some(conn) = self.conns.iter().find(|conn| conn.qp.has_failed()) {
-            return Err(qp_failed(conn.index as usize));
+            return Err(qp_failed(&self.place(conn.index as usize)));
         }
         match self.workforce.as_ref().and_then(Workforce::broken) {
             Some((index, Broken::Status(status))) => self.failed(index, status)?,
-            Some((index, Broken::Qp)) => return Err(qp_failed(index)),
+            Some((index, Broken::Qp)) => return Err(qp_failed(&self.place(index))),
             Some((_, Broken::Cq)) => return Err(cq_failed()),
             Some((index, Broken::Posting(e))) => {
+                let place = self.place(index);
                 return Err(Failure::new(
                     e,
-                    fmt!("posting on connection {index}: error {}", e.to_errno()),
+                    fmt!("posting on {place}: error {}", e.to_errno()),
                 ));
             }
             None => {}
@@ -765,7 +792,7 @@ impl Session {
         }
         match self.flushed {
             Some((index, since)) if now.saturating_sub(since) > REASON => {
-                Err(broken(index, WcStatus::Flushed))
+                Err(self.broken(index, WcStatus::Flushed))
             }
             Some(_) => Ok(()),
             None => role.tick(self),
@@ -843,22 +870,24 @@ impl Session {
     }
 }
 
-/// The failure that a work request is which ended so.
-fn broken(connection: usize, status: WcStatus) -> Failure {
-    let code = match status {
-        WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded | WcStatus::ResponseTimeout => {
-            ETIMEDOUT
-        }
-        _ => ECONNRESET,
-    };
-    Failure::new(code, fmt!("connection {connection} broke: {status}"))
+/// What a data connection is called: that of lanes has a number for each of them.
+pub(crate) struct Place {
+    connection: u32,
+    lane: Option<u32>,
 }
 
-fn qp_failed(connection: usize) -> Failure {
-    Failure::new(
-        EIO,
-        fmt!("the device reported an error of connection {connection}"),
-    )
+impl core::fmt::Display for Place {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "connection {}", self.connection)?;
+        match self.lane {
+            Some(lane) => write!(f, ", lane {lane}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn qp_failed(place: &Place) -> Failure {
+    Failure::new(EIO, fmt!("the device reported an error of {place}"))
 }
 
 fn cq_failed() -> Failure {

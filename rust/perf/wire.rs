@@ -274,8 +274,18 @@ pub(crate) enum Refused {
     Version,
     /// The server has as many sessions as it takes.
     Full,
-    /// The server was told not to take such a load.
+    /// The server was told not to take such a load, or not by this device.
     NotAllowed,
+    /// It was told to take another transport only.
+    Transport(Transport),
+    /// It was told to take another operation only.
+    Op(Op),
+    /// It was told to take payloads of so many bytes at most.
+    Size(u32),
+    /// It was told to take so many operations outstanding per connection at most.
+    Depth(u32),
+    /// It was told to take so many connections at most.
+    Connections(u32),
     /// No such session, or that connection of it is there already.
     NoSession,
     /// The server's device cannot do it, or it has no memory for it.
@@ -285,38 +295,35 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
-    /// In words, as the client shows it.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Refused::BadRequest => "the server did not understand the request",
-            Refused::Version => "the server speaks another version of the protocol",
-            Refused::Full => "the server has as many sessions as it takes",
-            Refused::NotAllowed => "the server is set up to refuse such a load",
-            Refused::NoSession => "the server does not know the session",
-            Refused::Resources => "the server's device or memory does not suffice",
-            Refused::Sleeps => "write_ping polls memory, and the server's policy does not poll",
-        }
-    }
-
-    /// To bytes.
+    /// To bytes: a number for the reason, and three bytes for what is allowed, of which no setting
+    /// is beyond.
     pub(crate) fn encode(self) -> [u8; REFUSED_LEN] {
+        let (reason, allowed) = match self {
+            Refused::BadRequest => (1, 0),
+            Refused::Version => (2, 0),
+            Refused::Full => (3, 0),
+            Refused::NotAllowed => (4, 0),
+            Refused::NoSession => (5, 0),
+            Refused::Resources => (6, 0),
+            Refused::Sleeps => (7, 0),
+            Refused::Transport(transport) => (8, transport.to_wire().into()),
+            Refused::Op(op) => (9, op.to_wire().into()),
+            Refused::Size(max) => (10, max),
+            Refused::Depth(max) => (11, max),
+            Refused::Connections(max) => (12, max),
+        };
         let mut w = Writer::<REFUSED_LEN>::with_head();
-        w.put([match self {
-            Refused::BadRequest => 1,
-            Refused::Version => 2,
-            Refused::Full => 3,
-            Refused::NotAllowed => 4,
-            Refused::NoSession => 5,
-            Refused::Resources => 6,
-            Refused::Sleeps => 7,
-        }]);
+        let [a, b, c, _] = u32::to_le_bytes(allowed);
+        w.put([reason, a, b, c]);
         w.bytes
     }
 
     /// From bytes of the peer, which may be followed by padding.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Bad> {
         let mut r = Reader::with_head(bytes, REFUSED_LEN)?;
-        Ok(match r.u8()? {
+        let [reason, a, b, c] = r.take()?;
+        let allowed = u32::from_le_bytes([a, b, c, 0]);
+        Ok(match reason {
             1 => Refused::BadRequest,
             2 => Refused::Version,
             3 => Refused::Full,
@@ -324,8 +331,36 @@ impl Refused {
             5 => Refused::NoSession,
             6 => Refused::Resources,
             7 => Refused::Sleeps,
+            8 => Refused::Transport(Transport::from_wire(a).ok_or(Bad::Field)?),
+            9 => Refused::Op(Op::from_wire(a).ok_or(Bad::Field)?),
+            10 => Refused::Size(allowed),
+            11 => Refused::Depth(allowed),
+            12 => Refused::Connections(allowed),
             _ => return Err(Bad::Field),
         })
+    }
+}
+
+/// In words, as the client shows it.
+impl core::fmt::Display for Refused {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        const SET_UP: &str = "the server is set up to refuse such a load";
+        match self {
+            Refused::BadRequest => f.write_str("the server did not understand the request"),
+            Refused::Version => f.write_str("the server speaks another version of the protocol"),
+            Refused::Full => f.write_str("the server has as many sessions as it takes"),
+            Refused::NotAllowed => f.write_str(SET_UP),
+            Refused::Transport(only) => write!(f, "{SET_UP}: transport: allowed: {only}"),
+            Refused::Op(only) => write!(f, "{SET_UP}: op: allowed: {only}"),
+            Refused::Size(max) => write!(f, "{SET_UP}: size: allowed: up to {max}"),
+            Refused::Depth(max) => write!(f, "{SET_UP}: depth: allowed: up to {max}"),
+            Refused::Connections(max) => write!(f, "{SET_UP}: connections: allowed: up to {max}"),
+            Refused::NoSession => f.write_str("the server does not know the session"),
+            Refused::Resources => f.write_str("the server's device or memory does not suffice"),
+            Refused::Sleeps => {
+                f.write_str("write_ping polls memory, and the server's policy does not poll")
+            }
+        }
     }
 }
 
@@ -689,8 +724,22 @@ mod tests {
             Refused::NoSession,
             Refused::Resources,
             Refused::Sleeps,
+            Refused::Transport(Transport::Ud),
+            Refused::Op(Op::ExchangeIn),
+            Refused::Size(1 << 20),
+            Refused::Depth(1024),
+            Refused::Connections(1),
         ] {
             assert_eq!(Refused::decode(&refused.encode()), Ok(refused));
+        }
+        // Every limit that can be set goes through.
+        assert!(super::super::params::SIZE.max < 1 << 24);
+        let text = Refused::Size(1 << 20).to_string();
+        assert!(text.ends_with("size: allowed: up to 1048576"), "{text}");
+        for reason in [0, 8, 9, 13, 255] {
+            let mut bytes = Refused::Full.encode();
+            bytes[8] = reason;
+            assert_eq!(Refused::decode(&bytes), Err(Bad::Field));
         }
     }
 

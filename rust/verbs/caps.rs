@@ -67,6 +67,8 @@ pub(crate) enum Op {
 pub(crate) struct Access(i32);
 
 impl Access {
+    /// The device may read on behalf of local work requests, and nobody else anything.
+    pub(crate) const LOCAL_READ: Access = Access(0);
     /// The device may write on behalf of local work requests.
     pub(crate) const LOCAL_WRITE: Access =
         Access(sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE as i32);
@@ -163,6 +165,9 @@ pub(crate) struct Caps {
     /// for which [`super::SendWr::reg_mr`] sees to it, and SENDs and WRITEs, for which its user has
     /// to.
     pub(crate) registers_twice: bool,
+    /// LOCAL_INV waits until all that is before it is done, as the fence of IBA vol. 1, 10.6.5.1
+    /// has it, which a work request cannot ask for here. rxe always does.
+    pub(crate) local_inv_waits: bool,
 }
 
 impl Caps {
@@ -184,6 +189,7 @@ impl Caps {
             mem_mgt: attr.device_cap_flags & mem_mgt != 0,
             cq_moderation: cq_moderation.then(|| CqModeration::new(&attr.cq_caps)),
             registers_twice: rxe,
+            local_inv_waits: rxe,
         }
     }
 

@@ -69,15 +69,14 @@ limits() {
 # shellcheck disable=SC2119 # without settings
 keep_server
 tests "number submitters 0 64" "number buffers 0 4096" \
-	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=1 op=send" \
-	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=1 op=fetch_add" \
-	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=64 op=send_ping" \
-	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=1 op=exchange_out" \
-	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=4 op=exchange_in" \
+	"refused EOPNOTSUPP submitters:+only+for+op+send submitters=1 op=fetch_add" \
+	"refused EOPNOTSUPP submitters:+only+for+op+send submitters=64 op=send_ping" \
+	"refused EOPNOTSUPP submitters:+only+for+op+send submitters=1 op=exchange_out" \
+	"refused EOPNOTSUPP submitters:+only+for+op+send submitters=4 op=exchange_in" \
 	"refused EINVAL transport+does+not+carry submitters=1 transport=uc" \
-	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=1 op=write transport=uc" \
-	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=2 connections=2" \
-	"refused EOPNOTSUPP submitters:+only+for+op+read submitters=2 sges=2" \
+	"refused EOPNOTSUPP submitters:+only+for+op+send submitters=1 op=write transport=uc" \
+	"refused E2BIG connections:+256+of+2+lanes+each+are+512+QPs submitters=1 connections=256" \
+	"refused EOPNOTSUPP submitters:+only+for+op+send submitters=2 sges=2" \
 	"refused EINVAL buffers:+only+with+submitters buffers=2" \
 	"refused EINVAL up+to+8+operations+under+way submitters=4 depth=4 buffers=7" \
 	"by_policy lanes=1 EINVAL up+to+64+operations+under+way submitters=64 buffers=63" \

@@ -27,7 +27,7 @@ nobody_listens() {
 limit() {
 	server "$1" || return
 	run_load 10 "$2"
-	client "$3" && refused "set up to refuse"
+	client "$3" && refused "set up to refuse such a load: ${1%%=*}: allowed: *${1#*=}"
 	expect s refused=1 sessions=1 sessions_failed=0 ops=10
 	serves_again "$2"
 }

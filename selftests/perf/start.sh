@@ -31,7 +31,7 @@ transports() {
 			echo "$transport" >"$C"/c/transport
 			echo "$op" >"$C"/c/op
 			refused c a EINVAL "transport"
-			state_is c idle || fail "the state is $V"
+			state_is c failed || fail "the state is $V"
 		done
 	done
 }
@@ -43,7 +43,7 @@ settings() { client "${@:2}" && refused c a EINVAL "$1"; }
 policy_went() {
 	policy p && server && client policy=p && rmdir "$P/p" || return
 	refused c a ENOENT "'p' is not allowed; allowed: the policies that there are: naive default latency throughput"
-	state_is c idle || fail "the state is $V"
+	state_is c failed || fail "the state is $V"
 	get c policy
 	[ "$V" = p ] || fail "policy is $V"
 	policy p && start c a && await_done c
@@ -52,13 +52,37 @@ policy_went() {
 # Without a CPU that may poll, write_ping has nothing that tells when it is done.
 write_ping_sleeps() {
 	policy p completion="$1" && client op=write_ping policy=p && refused c a EOPNOTSUPP "policy p is $1; allowed: "
-	state_is c idle || fail "the state is $V"
+	state_is c failed || fail "the state is $V"
 	echo adaptive >"$P"/p/completion
 	server && start c a && await_done c
 }
 
 # server_has KEY=VALUE: what only clients can choose.
 server_has() { make s role=server address="$SERVER" "$1" && refused s b EINVAL "client's choice"; }
+
+# A start that is refused is no run, and shows nothing of the one before: the reason only.
+after_a_run() {
+	server && client count=50 && start c a && await_done c && expect c ops=50 || return
+	echo uc >"$C"/c/transport
+	echo read >"$C"/c/op
+	refused c a EINVAL "transport"
+	state_is c failed || fail "the state is $V"
+	has_error c "does not carry the operation"
+	expect c ops=0 sessions=0
+	echo rc >"$C"/c/transport
+	start c a && await_done c && expect c ops=50
+	[ -z "$(<"$C"/c/error)" ] || fail "error: $(<"$C"/c/error)"
+	policy p && echo p >"$C"/c/policy && rmdir "$P"/p || return
+	refused c a ENOENT "'p' is not allowed"
+	has_error c "'p' is not allowed"
+	expect c ops=0
+	# A server too.
+	put s/stop 1
+	echo 5 >"$C"/s/count
+	refused s b EINVAL "client's choice"
+	has_error s "client's choice"
+	expect s ops=0 sessions=0
+}
 
 while_running() {
 	local pair
@@ -133,6 +157,6 @@ tests without_role without_address transports "settings size op=fetch_add size=6
 	"settings MiB op=exchange_out size=1048576 depth=1024" "settings MiB op=exchange_in size=1048576 depth=1024" \
 	"settings MiB size=1048576 depth=1024" "server_has count=5" "server_has duration_ms=5" "server_has verify=1" \
 	"server_has sges=2" policy_went "write_ping_sleeps interrupt" \
-	"write_ping_sleeps coalesce" while_running "unreachable 192.0.2.1 ENETUNREACH 192.0.2.1" "unreachable 10.77.0.99 ETIMEDOUT resolved" \
+	"write_ping_sleeps coalesce" while_running after_a_run "unreachable 192.0.2.1 ENETUNREACH 192.0.2.1" "unreachable 10.77.0.99 ETIMEDOUT resolved" \
 	"unreachable fd78::1 ENETUNREACH fd78::1" "cannot_listen 10.77.0.1 EADDRNOTAVAIL" "cannot_listen fd77::1 EADDRNOTAVAIL" \
 	port_in_use client_device server_device any_address

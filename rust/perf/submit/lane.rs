@@ -5,6 +5,7 @@
 use super::{
     roster::Roster,
     submission::{AnyLane, Bell, Op, Outside, Submission},
+    work::{Reads, Sends, Work},
     Left,
 };
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
         accounting::{self, Accounting},
         knobs::{self, Knobs},
         lane::{Guard, Lane, Percpu},
-        memory::{Memory, Need, Reader},
+        memory::{Carrier, Memory, Need},
         naive::{FastWaited, Global, GlobalLock, Register},
         policy::Policy,
         poller::{Poller, Seat, Takes},
@@ -21,7 +22,8 @@ use crate::{
     kapi::{cpu, kthread},
     perf::{
         failure::{Because, Failure, Outcome},
-        params::Load,
+        params::{self, Load},
+        session::Mailbox,
         slots::Remote,
         stats::Stats,
     },
@@ -67,6 +69,7 @@ struct Submitter {
 /// What debugfs shows of a lane.
 struct View {
     cpu: u32,
+    connection: u32,
     /// Of its payloads, and where those pass through: how much is really on which memory node.
     nodes: KVec<(i32, u64)>,
     lane: Arc<LaneStats>,
@@ -89,6 +92,7 @@ impl View {
         let dir = dir.subdir(&name);
         let file = dir.read_callback_file(c"stats", Ok(self), &|view: &View, f| {
             writeln!(f, "cpu {}", view.cpu)?;
+            writeln!(f, "connection {}", view.connection)?;
             for (node, bytes) in &view.nodes {
                 writeln!(f, "node{node}_bytes {bytes}")?;
             }
@@ -100,13 +104,14 @@ impl View {
 }
 
 /// What [`LaneConn::new`] needs.
-pub(crate) struct Making<'a> {
+pub(super) struct Making<'a> {
     pub(crate) index: u32,
     pub(crate) load: &'a Load,
     pub(crate) knobs: &'a Knobs,
     pub(crate) policy: &'a Arc<Policy>,
     pub(crate) roster: &'a Roster,
     pub(crate) global: &'a Arc<GlobalLock>,
+    pub(crate) mailbox: &'a Arc<Mailbox>,
     pub(crate) pd: &'a Arc<Pd>,
     pub(crate) debug: Option<&'a Dir>,
     /// Operations of each submitter.
@@ -115,7 +120,7 @@ pub(crate) struct Making<'a> {
 
 impl LaneConn {
     /// Makes a lane on a CM id, which connects it. Sleeps.
-    pub(crate) fn new(making: &Making<'_>, id: CmId) -> Outcome<Self> {
+    pub(super) fn new(making: &Making<'_>, id: CmId) -> Outcome<Self> {
         match making.knobs.lock {
             knobs::Lock::Percpu => Self::guarded(making, id, Percpu),
             knobs::Lock::Global => Self::guarded(making, id, Global(making.global.clone())),
@@ -123,20 +128,36 @@ impl LaneConn {
     }
 
     fn guarded<G: Guard>(making: &Making<'_>, id: CmId, guard: G) -> Outcome<Self> {
-        type Pages = Arc<Buffer>;
-        match making.knobs.memory {
-            knobs::Memory::Register => Self::of(making, id, guard, Register::<Pages>::new),
-            knobs::Memory::FastWaited => Self::of(making, id, guard, FastWaited::<Pages>::new),
-            _ => Self::of(making, id, guard, Memory::<Pages>::new),
+        match making.load.op {
+            params::Op::Read => Self::working::<Reads, G>(making, id, guard),
+            _ => Self::working::<Sends, G>(making, id, guard),
         }
     }
 
-    fn of<M: Reader<Arc<Buffer>, Op>, G: Guard>(
+    fn working<W: Work, G: Guard>(making: &Making<'_>, id: CmId, guard: G) -> Outcome<Self> {
+        type Pages = Arc<Buffer>;
+        match making.knobs.memory {
+            knobs::Memory::Register => {
+                Self::of::<Register<Pages, W::Flow>, W, G>(making, id, guard, Register::new)
+            }
+            knobs::Memory::FastWaited => {
+                Self::of::<FastWaited<Pages, W::Flow>, W, G>(making, id, guard, FastWaited::new)
+            }
+            _ => Self::of::<Memory<Pages, W::Flow>, W, G>(making, id, guard, Memory::new),
+        }
+    }
+
+    fn of<M, W, G>(
         making: &Making<'_>,
         id: CmId,
         guard: G,
         memory: fn(&Arc<Pd>, &Knobs, &Need) -> Result<M>,
-    ) -> Outcome<Self> {
+    ) -> Outcome<Self>
+    where
+        M: Carrier<Arc<Buffer>, Op<W>, Flow = W::Flow>,
+        W: Work,
+        G: Guard,
+    {
         let Making {
             index,
             load,
@@ -147,9 +168,10 @@ impl LaneConn {
             debug,
             ..
         } = *making;
-        let cpu = roster.cpu(index);
-        let depth = roster.lane_depth(load, index).max(1);
-        let every = accounting::every(load.depth, knobs.signal_every);
+        let cpu = roster.cpu_of_lane(index);
+        let depth = roster.lane_depth(index).max(1);
+        // So that what one of its submitters waits for is not behind all signals.
+        let every = accounting::every(roster.depth(), knobs.signal_every);
         let size = accounting::queue_for(depth, every, M::LONGEST);
         let caps = pd.device().caps();
         // With a marker behind them, and the end of that.
@@ -187,12 +209,12 @@ impl LaneConn {
         let need = Need {
             depth,
             len: load.size as usize,
-            lanes: roster.lanes,
+            lanes: roster.all_lanes(),
             node,
         };
         let mut nodes = KVec::new();
         let mut buffers = KVec::new();
-        for _ in 0..roster.buffers(load, index).max(1) {
+        for _ in 0..roster.buffers(index).max(1) {
             let buffer = Arc::new(Buffer::new(load.size as usize, node)?, GFP_KERNEL)?;
             count_node(&mut nodes, buffer.node(), buffer.len())?;
             buffers.push(Some(buffer), GFP_KERNEL)?;
@@ -206,21 +228,32 @@ impl LaneConn {
             bells.push(bell.clone(), GFP_KERNEL)?;
             let submitter = Submitter {
                 number: submitter,
-                cpu: roster.cpu(submitter),
+                cpu: roster.cpu_of_submitter(submitter),
                 bell,
             };
             submitters.push(submitter, GFP_KERNEL)?;
         }
-        let memory = memory(pd, knobs, &need).map_err(|e| lack(e, roster, load))?;
+        let memory = memory(pd, knobs, &need).map_err(|e| lack(e, roster))?;
         memory.each_piece(&mut |node, len| count_node(&mut nodes, node, len))?;
         let accounting = Accounting::new(depth, every, size, M::LONGEST).ok_or(EINVAL)?;
-        let submission = Submission::new(index, load, memory, accounting, buffers, &quotas)?;
+        let work = W::new(index, load, roster.depth(), depth)?;
+        let submission = Submission::new(
+            load,
+            roster.depth(),
+            work,
+            memory,
+            accounting,
+            buffers,
+            &quotas,
+        )?;
         let stats = submission.stats().clone();
-        let outside = Outside::new(bells, qp.health());
+        let checker = load.server_checks().then(|| making.mailbox.clone());
+        let outside = Outside::new(bells, qp.health(), checker);
         let lane = Lane::new(qp, submission, outside, guard)?;
         let counts = lane.stats.clone();
         let view = View {
             cpu,
+            connection: roster.place(index).0,
             nodes,
             lane: counts.clone(),
             poller: seat.poller().stats().clone(),
@@ -275,10 +308,10 @@ impl LaneConn {
 }
 
 /// Why there is no memory for a lane, in words.
-fn lack(e: Error, roster: &Roster, load: &Load) -> Failure {
+fn lack(e: Error, roster: &Roster) -> Failure {
     if e == ENOSPC {
         // Each lane has the same share, whatever is under way on it.
-        let least = u64::from(roster.most(load)) * 2 * u64::from(roster.lanes);
+        let least = u64::from(roster.most()) * 2 * u64::from(roster.all_lanes());
         return Failure::new(
             e,
             fmt!("mr_cache_entries: this load needs {least}, for each lane twice what one has under way"),

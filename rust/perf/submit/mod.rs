@@ -9,6 +9,10 @@
 //! completions itself, or asleep until somebody else has found them. The session's thread makes the
 //! connections, looks after the peer, and waits for the end ([`Workforce`]).
 //!
+//! `connections` are as many storage controllers: each has lanes of its own, one for each CPU, and
+//! submitters of its own. The wire knows lanes only: connection 1, lane 0 of two lanes is data
+//! connection 2 there.
+//!
 //! Each lane has `buffers` buffers, which its operations use in turn; so an operation has another
 //! buffer each time, like a page cache, and comes back to the same one after a while, like an
 //! application.
@@ -16,12 +20,13 @@
 mod lane;
 mod roster;
 mod submission;
+mod work;
 
-pub(crate) use submission::Broken;
+pub(crate) use submission::{AnyLane, Broken};
 
 use super::{
     failure::{Failure, Outcome},
-    params::Load,
+    params::{Load, Op, CONNECTIONS, DEPTH},
     session::Mailbox,
     stats::Part,
 };
@@ -42,15 +47,17 @@ use kernel::{
 use lane::{LaneConn, Making};
 use roster::Roster;
 
-/// Submitters of a client at most: a lane tells them apart by a bit each.
+/// Submitters of a connection at most: a lane tells them apart by a bit each.
 pub(crate) const SUBMITTERS: Bounds = Bounds { min: 0, max: 64 };
+/// Submitters of all connections at most.
+const ALL_SUBMITTERS: u32 = 1024;
 /// Buffers of a lane; 0 = as many as operations at a time.
 pub(crate) const BUFFERS: Bounds = Bounds { min: 0, max: 4096 };
 
 /// What is to be submitted.
 #[derive(Clone, Copy)]
 pub(crate) struct Crew {
-    /// Threads.
+    /// Threads of a connection.
     pub(crate) submitters: u32,
     /// Buffers of a lane.
     pub(crate) buffers: u32,
@@ -69,37 +76,70 @@ pub(crate) struct Workforce {
     threads: KVec<kthread::Thread>,
     lanes: KVec<LaneConn>,
     roster: Roster,
+    /// Of the connection that is being made.
     global: Arc<GlobalLock>,
     left: Arc<Left>,
     debug: Option<Dir>,
 }
 
 impl Workforce {
-    /// By the policy, as the CPUs are now; without lanes yet. Sleeps.
+    /// By the policy, as the CPUs are now; without lanes yet. `load` becomes what the server is
+    /// told of it: a data connection is a lane there. Sleeps.
     pub(crate) fn new(
         knobs: &Knobs,
         crew: Crew,
-        load: &Load,
+        load: &mut Load,
         mailbox: &Arc<Mailbox>,
         debug: Option<Dir>,
     ) -> Outcome<Self> {
-        let roster = Roster::new(knobs, crew)?;
-        let most = roster.most(load);
+        let roster = Roster::new(knobs, crew, load)?;
+        let (connections, all) = (load.connections, roster.all_lanes());
+        if u64::from(all) > CONNECTIONS.max {
+            let (lanes, max) = (all / connections.max(1), CONNECTIONS.max);
+            return Err(Failure::new(
+                E2BIG,
+                fmt!("connections: {connections} of {lanes} lanes each are {all} QPs; allowed: up to {max}"),
+            ));
+        }
+        let threads = roster.all_submitters();
+        if threads > ALL_SUBMITTERS {
+            let each = crew.submitters;
+            return Err(Failure::new(
+                E2BIG,
+                fmt!("submitters: {each} for each of {connections} connections are {threads}; allowed: up to {ALL_SUBMITTERS}"),
+            ));
+        }
+        let most = roster.most();
         if crew.buffers != 0 && crew.buffers < most {
             return Err(Failure::new(
                 EINVAL,
                 fmt!("buffers: a lane has up to {most} operations under way; allowed: 0, or that many"),
             ));
         }
-        let (need, most) = (roster.memory(load) >> 20, memory::total_bytes() >> 21);
+        let (need, most) = (roster.memory(load.size) >> 20, memory::total_bytes() >> 21);
         if need > most {
             return Err(Failure::new(
                 ENOMEM,
                 fmt!("buffers: the lanes need {need} MiB; a client may have {most}"),
             ));
         }
+        load.connections = all;
+        if load.op != Op::Read {
+            let most = roster.most();
+            let max = DEPTH.max;
+            if u64::from(most) > max {
+                return Err(Failure::new(
+                    E2BIG,
+                    fmt!("depth: a lane's submitters have {most} operations under way; allowed: up to {max}"),
+                ));
+            }
+            load.depth = most;
+            load.check().map_err(|wrong| {
+                Failure::new(EINVAL, fmt!("with all submitters of a lane, {wrong}"))
+            })?;
+        }
         let left = Left {
-            left: Atomic::new(crew.submitters),
+            left: Atomic::new(threads),
             mailbox: mailbox.clone(),
         };
         Ok(Self {
@@ -112,19 +152,19 @@ impl Workforce {
         })
     }
 
-    /// Lanes that there will be: data connections.
-    pub(crate) fn wanted(&self) -> u32 {
-        self.roster.lanes
-    }
-
     /// Lanes so far.
     pub(crate) fn lanes(&mut self) -> &mut [LaneConn] {
         &mut self.lanes
     }
 
-    /// READs that a lane may have outstanding.
-    pub(crate) fn depth(&self, load: &Load, lane: u32) -> u32 {
-        self.roster.lane_depth(load, lane)
+    /// Operations that a lane may have outstanding.
+    pub(crate) fn depth(&self, lane: u32) -> u32 {
+        self.roster.lane_depth(lane)
+    }
+
+    /// The connection that a lane is of, and which it is there.
+    pub(crate) fn place(&self, lane: u32) -> (u32, u32) {
+        self.roster.place(lane)
     }
 
     /// Makes the next lane on a CM id. `quota` tells a submitter's operations. Sleeps.
@@ -137,13 +177,18 @@ impl Workforce {
         pd: &Arc<Pd>,
         quota: &dyn Fn(u32) -> u64,
     ) -> Outcome<&mut LaneConn> {
+        let index = self.lanes.len() as u32;
+        if self.roster.place(index).1 == 0 {
+            self.global = GlobalLock::new()?;
+        }
         let making = Making {
-            index: self.lanes.len() as u32,
+            index,
             load,
             knobs,
             policy,
             roster: &self.roster,
             global: &self.global,
+            mailbox: &self.left.mailbox,
             pd,
             debug: self.debug.as_ref(),
             quota,

@@ -2,17 +2,18 @@
 
 //! What perf keeps for a lane, and what its submitters do with it.
 
+use super::work::{End, Work};
 use crate::{
     engine::{
         accounting::{Accounting, Next},
         lane::{Fault, Guard, Lane, Queue, Service},
-        memory::{Read, Reader, Remains, Step},
+        memory::{Carrier, Remains, Step, Transfer},
         poller::{Look, Poller, Waiter},
         stats::LaneStats,
     },
     kapi::{event::Event, kthread, sched, time::now_ns},
-    perf::{params::Load, pattern::Pattern, slots::Remote, stats::Stats},
-    verbs::{pages, qp::QpHealth, Buffer, Wc, WcStatus},
+    perf::{params::Load, session::Mailbox, slots::Remote, stats::Stats},
+    verbs::{qp::QpHealth, Buffer, Wc, WcStatus},
 };
 use kernel::{
     prelude::*,
@@ -23,15 +24,14 @@ use kernel::{
     },
 };
 
-/// Bytes that are compared at a time.
-const STEP: usize = 256;
 /// Looks without a find between looks at the own event and the CPU.
 const LOOKS: u32 = 256;
 
 /// One operation.
-pub(crate) struct Op {
+pub(super) struct Op<W: Work> {
     submitter: u32,
-    seq: u64,
+    /// What it is.
+    mark: W::Mark,
     /// When it began, ns.
     begin: u64,
     /// Where in the list of buffers its own belongs.
@@ -44,6 +44,7 @@ struct Quota {
     ended: u64,
     /// Operations to do.
     quota: u64,
+    /// Those that have begun and are not over.
     in_flight: u32,
 }
 
@@ -84,11 +85,12 @@ impl From<Fault> for Broken {
 }
 
 /// What perf keeps for a lane.
-pub(crate) struct Submission<M> {
-    connection: u32,
+pub(super) struct Submission<M, W> {
     load: Load,
+    /// Operations at a time of a submitter.
+    depth: u32,
     memory: M,
-    remote: Remote,
+    work: W,
     accounting: Accounting,
     buffers: KVec<Option<Arc<Buffer>>>,
     next_buffer: u32,
@@ -107,12 +109,13 @@ enum Filled {
     Broken,
 }
 
-impl<M: Reader<Arc<Buffer>, Op>> Submission<M> {
-    /// Of a lane that is data connection `connection` and has `buffers`; each of its submitters
-    /// has as many operations to do as one of `quotas` says. Sleeps.
+impl<M: Carrier<Arc<Buffer>, Op<W>, Flow = W::Flow>, W: Work> Submission<M, W> {
+    /// Of a lane that does `work` and has `buffers`; each of its submitters does `depth` operations
+    /// at a time, and as many in all as one of `quotas` says. Sleeps.
     pub(super) fn new(
-        connection: u32,
         load: &Load,
+        depth: u32,
+        work: W,
         memory: M,
         accounting: Accounting,
         buffers: KVec<Option<Arc<Buffer>>>,
@@ -129,10 +132,10 @@ impl<M: Reader<Arc<Buffer>, Op>> Submission<M> {
             own.push(quota, GFP_KERNEL)?;
         }
         Ok(Self {
-            connection,
             load: *load,
+            depth,
             memory,
-            remote: Remote::new(0),
+            work,
             accounting,
             buffers,
             next_buffer: 0,
@@ -158,7 +161,6 @@ impl<M: Reader<Arc<Buffer>, Op>> Submission<M> {
         if self.broken.is_some() || queue.failed.is_some() {
             return Filled::Broken;
         }
-        let depth = self.load.depth;
         let now = now_ns();
         loop {
             let Some(quota) = self.quotas.get_mut(who) else {
@@ -167,12 +169,15 @@ impl<M: Reader<Arc<Buffer>, Op>> Submission<M> {
             if quota.ended >= quota.quota {
                 return Filled::Finished;
             }
-            if quota.begun >= quota.quota || quota.in_flight >= depth {
+            if quota.begun >= quota.quota || quota.in_flight >= self.depth {
                 return Filled::Waiting;
             }
+            let Some(next) = self.work.may_begin() else {
+                return Filled::Waiting;
+            };
             let next = match quota.begun + 1 == quota.quota {
                 true => Next::Nothing,
-                false => Next::More,
+                false => next,
             };
             let Some(signaled) = self.accounting.plan(M::LONGEST, next) else {
                 return Filled::Waiting;
@@ -184,35 +189,37 @@ impl<M: Reader<Arc<Buffer>, Op>> Submission<M> {
                 self.buffers[at as usize] = Some(buffer);
                 return Filled::Waiting;
             };
-            let seq = quota.begun;
-            let op = Op {
-                submitter: who as u32,
-                seq,
-                begin: now,
-                buffer: at,
-            };
-            let from = (seq % u64::from(depth)) as u32;
-            let begun = self
-                .remote
-                .at(from, self.load.offset(from.into()))
-                .and_then(|from| {
-                    if self.load.verify {
-                        poison(&buffer, self.connection, seq, self.load.size as usize)?;
-                    }
-                    let read = Read {
+            let begun = match self.work.prepare(quota.begun, &buffer) {
+                Err(e) => Err((e, Some(buffer))),
+                Ok((mark, verb)) => {
+                    let op = Op {
+                        submitter: who as u32,
+                        mark,
+                        begin: now,
+                        buffer: at,
+                    };
+                    let transfer = Transfer {
                         user: op,
-                        from,
+                        verb,
                         len: self.load.size as usize,
                         signaled,
                     };
-                    let pushed = self.memory.read(&mut queue.qp, ready, read, buffer, stats);
-                    pushed.map_err(|(e, op, buffer)| {
-                        self.buffers[op.buffer as usize] = buffer;
-                        e
+                    let staged = self
+                        .memory
+                        .stage(&mut queue.qp, ready, transfer, buffer, stats);
+                    staged.map_err(|(e, op, buffer)| {
+                        self.work.cancel(op.mark);
+                        (e, buffer)
                     })
-                });
+                }
+            };
+            let begun = begun.map_err(|(e, buffer)| {
+                self.buffers[at as usize] = buffer;
+                e
+            });
             match begun {
                 Ok(()) => {
+                    self.work.begun();
                     quota.begun += 1;
                     quota.in_flight += 1;
                     self.accounting.begun(M::LONGEST, signaled);
@@ -227,7 +234,7 @@ impl<M: Reader<Arc<Buffer>, Op>> Submission<M> {
     }
 
     /// An operation is over.
-    fn over(&mut self, op: &Op, status: WcStatus, buffer: Option<Arc<Buffer>>, now: u64) {
+    fn over(&mut self, op: &Op<W>, status: WcStatus, buffer: Option<Arc<Buffer>>, now: u64) {
         for _ in 0..M::LONGEST {
             self.accounting.done();
         }
@@ -235,27 +242,23 @@ impl<M: Reader<Arc<Buffer>, Op>> Submission<M> {
         let Some(quota) = self.quotas.get_mut(op.submitter as usize) else {
             return;
         };
-        quota.in_flight -= 1;
         if status != WcStatus::Success {
+            quota.in_flight -= 1;
             // The first error is the one that says something.
             if self.broken.is_none() {
                 self.stats.errors.add(1);
                 self.broken = Some(Broken::Status(status));
             }
         } else {
-            quota.ended += 1;
-            let size = self.load.size;
-            self.stats.operation(op.begin, now, 1, u64::from(size));
-            if self.load.verify {
-                let from = op.seq % u64::from(self.load.depth);
-                let pattern = Pattern::new(self.connection, from, false);
-                // Without its buffer, which a broken lane keeps, it cannot be told.
-                let wrong = buffer
-                    .as_ref()
-                    .is_some_and(|buffer| !holds(buffer, size as usize, pattern));
-                if wrong {
-                    self.stats.miscompares.add(1);
-                }
+            let size = u64::from(self.load.size);
+            self.stats.operation(op.begin, now, 1, size);
+            let end = self.work.completed(op.submitter, op.mark, buffer.as_ref());
+            if end == End::Wrong {
+                self.stats.miscompares.add(1);
+            }
+            if end != End::Check {
+                quota.in_flight -= 1;
+                quota.ended += 1;
             }
         }
         if let Some(place) = self.buffers.get_mut(op.buffer as usize) {
@@ -280,35 +283,6 @@ fn take_buffer(
     None
 }
 
-/// Fills a buffer with what will not match.
-fn poison(buffer: &Arc<Buffer>, connection: u32, seq: u64, len: usize) -> Result {
-    let pattern = Pattern::new(connection, seq, true);
-    let mut bytes = [0; STEP];
-    let mut at = 0;
-    while at < len {
-        let n = STEP.min(len - at);
-        pattern.fill(at, &mut bytes[..n]);
-        pages::write(buffer, at, &bytes[..n])?;
-        at += n;
-    }
-    Ok(())
-}
-
-/// Whether a buffer begins with `len` bytes of that payload.
-fn holds(buffer: &Arc<Buffer>, len: usize, pattern: Pattern) -> bool {
-    let mut bytes = [0; STEP];
-    let mut at = 0;
-    while at < len {
-        let n = STEP.min(len - at);
-        let read = pages::read(buffer, at, &mut bytes[..n]);
-        if read.is_err() || !pattern.matches(at, &bytes[..n]) {
-            return false;
-        }
-        at += n;
-    }
-    true
-}
-
 /// What of a lane can be reached without its lock.
 pub(crate) struct Outside {
     /// Of its submitters.
@@ -316,20 +290,28 @@ pub(crate) struct Outside {
     /// [`Submission::broken`] or the queue's failure is set.
     broken: Atomic<bool>,
     health: QpHealth,
+    /// Who has to be told when there is something for the server to check.
+    checker: Option<Arc<Mailbox>>,
 }
 
 impl Outside {
-    /// Of a QP with that health; each submitter has one of the bells.
-    pub(super) fn new(bells: KVec<Arc<Bell>>, health: QpHealth) -> Self {
+    /// Of a QP with that health; each submitter has one of the bells. `checker` is who asks the
+    /// server for checks, if it is to do any.
+    pub(super) fn new(
+        bells: KVec<Arc<Bell>>,
+        health: QpHealth,
+        checker: Option<Arc<Mailbox>>,
+    ) -> Self {
         Self {
             bells,
             broken: Atomic::new(false),
             health,
+            checker,
         }
     }
 }
 
-impl<M: Reader<Arc<Buffer>, Op>> Service for Submission<M> {
+impl<M: Carrier<Arc<Buffer>, Op<W>, Flow = W::Flow>, W: Work> Service for Submission<M, W> {
     type Send = M::Token;
     type Recv = ();
     type Shared = Outside;
@@ -378,6 +360,9 @@ impl<M: Reader<Arc<Buffer>, Op>> Service for Submission<M> {
                 bell.event.raise();
             }
         }
+        if let Some(checker) = outside.checker.as_ref().filter(|_| after != 0) {
+            checker.nudge();
+        }
     }
 }
 
@@ -389,6 +374,15 @@ pub(crate) trait AnyLane: Send + Sync + 'static {
 
     /// The peer's memory is known.
     fn begin(&self, remote: Remote);
+
+    /// The peer has taken so many messages since the beginning. `false` if that cannot be.
+    fn credit(&self, received: u64) -> bool;
+
+    /// Takes out the number and the slot of an operation that the server has to look at.
+    fn take_check(&self) -> Option<(u64, u32)>;
+
+    /// The server has looked at operation `seq`. `false` if it was not asked for.
+    fn checked(&self, seq: u64) -> bool;
 
     /// Operations begun and ended so far.
     fn progress(&self) -> (u64, u64);
@@ -412,7 +406,12 @@ pub(crate) trait AnyLane: Send + Sync + 'static {
     fn bury(&self);
 }
 
-impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
+impl<M, W, G> AnyLane for Lane<Submission<M, W>, G>
+where
+    M: Carrier<Arc<Buffer>, Op<W>, Flow = W::Flow>,
+    W: Work,
+    G: Guard,
+{
     fn run(&self, who: usize, cpu: u32, bell: &Bell, poller: &Poller) {
         let mut waiter = Waiter::new(poller);
         let (pd, len) =
@@ -427,7 +426,7 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
                         self.with(|lane, _, _| {
                             lane.broken.get_or_insert(Broken::Posting(e));
                         });
-                        return Submission::<M>::after(&self.shared, Submission::<M>::BROKEN);
+                        return Submission::<M, W>::after(&self.shared, Submission::<M, W>::BROKEN);
                     }
                 }
             }
@@ -441,7 +440,7 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
             match filled {
                 Filled::Finished => return,
                 Filled::Broken => {
-                    return Submission::<M>::after(&self.shared, Submission::<M>::BROKEN)
+                    return Submission::<M, W>::after(&self.shared, Submission::<M, W>::BROKEN)
                 }
                 // It was used: there may be room for one more.
                 Filled::Waiting if had && fresh.is_none() => continue,
@@ -470,7 +469,34 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
     }
 
     fn begin(&self, remote: Remote) {
-        self.with(|lane, _, _| lane.remote = remote);
+        self.with(|lane, _, _| lane.work.set_remote(remote));
+    }
+
+    fn credit(&self, received: u64) -> bool {
+        let can_be = self.with(|lane, _, _| lane.work.credit(received));
+        for bell in self.shared.bells.iter() {
+            bell.event.raise();
+        }
+        can_be
+    }
+
+    fn take_check(&self) -> Option<(u64, u32)> {
+        self.with(|lane, _, _| lane.work.take_check())
+    }
+
+    fn checked(&self, seq: u64) -> bool {
+        let submitter = self.with(|lane, _, _| {
+            let submitter = lane.work.checked(seq)? as usize;
+            let quota = lane.quotas.get_mut(submitter)?;
+            quota.in_flight -= 1;
+            quota.ended += 1;
+            Some(submitter)
+        });
+        let bell = submitter.and_then(|submitter| self.shared.bells.get(submitter));
+        if let Some(bell) = bell {
+            bell.event.raise();
+        }
+        bell.is_some()
     }
 
     fn progress(&self) -> (u64, u64) {
@@ -512,7 +538,7 @@ impl<M: Reader<Arc<Buffer>, Op>, G: Guard> AnyLane for Lane<Submission<M>, G> {
         self.with(|_, queue, _| {
             let _ = queue.qp.mark_end();
         });
-        Submission::<M>::after(&self.shared, Submission::<M>::BROKEN);
+        Submission::<M, W>::after(&self.shared, Submission::<M, W>::BROKEN);
     }
 
     fn outstanding(&self) -> u32 {
