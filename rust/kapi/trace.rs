@@ -11,6 +11,8 @@
 //!
 //! C headers: `include/trace/events/rivet.h`, `include/linux/tracepoint.h`
 
+#![cfg_attr(not(rivet_trace), allow(dead_code))]
+
 /// The static branch of a tracepoint.
 #[cfg(rivet_trace)]
 macro_rules! is_on {

@@ -260,10 +260,11 @@ depth_limit() {
 
 list=()
 for op in write send; do
-	for mode in fast cached register; do
+	# Not register and cached: where something is sent again, as on a busy host, rxe registers twice.
+	for mode in fast copy; do
 		list+=("client_stops $op $mode connections=2" "server_goes $op $mode" "silent $op $mode connections=3")
 	done
-	list+=("lossy $op fast" "server_device $op fast connections=2" "by_time $op fast" "by_time $op cached" "by_time $op copy")
+	list+=("lossy $op fast" "lossy $op copy" "server_device $op fast connections=2" "by_time $op fast" "by_time $op cached" "by_time $op copy")
 done
 modes=()
 for op in $OPS; do
