@@ -58,6 +58,7 @@ use crate::{
     kapi::{
         bottom::{Bottom, Softirq},
         time::{now_ns, MS},
+        trace,
     },
     verbs::{cq, qp::filled, Cq, Device, Wc},
 };
@@ -226,12 +227,14 @@ impl Poller {
         if remote {
             stats.remote_kicks.add(1);
         }
+        trace::kick(self.bottom.cpu, remote);
     }
 }
 
 impl cq::Handler for Poller {
     fn kick(&self) {
         self.bottom.stats.cq_events.add(1);
+        trace::cq_event(self.bottom.cpu);
         Poller::kick(self);
     }
 
@@ -296,6 +299,7 @@ impl Core {
                 lane.cq_failed();
             }
         }
+        trace::poll(self.cpu, found);
         found
     }
 
@@ -305,6 +309,7 @@ impl Core {
         for cq in turn.cqs.iter() {
             self.stats.arms.add(1);
             let slipped_in = cq.arm();
+            trace::arm(self.cpu, slipped_in);
             missed |= slipped_in;
         }
         missed
@@ -317,6 +322,7 @@ impl Core {
         let changes = turn.moderator.changes();
         if changes != before {
             self.stats.mode_changes.set(changes);
+            trace::mode(self.cpu, may_spin, turn.moderator.mode(may_spin) as u32);
         }
         next
     }

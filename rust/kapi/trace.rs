@@ -2,7 +2,7 @@
 
 //! Rivet's tracepoints, `events/rivet/` in tracefs. One that is off costs a static branch, which is
 //! a `nop` that the kernel turns into a jump; its arguments must cost nothing either, or be made
-//! only where [`enabled`] says so.
+//! only where it is on, as in [`waiting`].
 //!
 //! `kernel::tracepoint::declare_trace!` knows the kernel's own tracepoints only.
 //!
