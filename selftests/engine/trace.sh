@@ -11,8 +11,8 @@ EVENTS="arm cm complete cq_event done doorbell kick lock_wait mode mr_evict mr_h
 	post qp"
 
 restore() {
-	echo 0 >$T/events/rivet/enable
-	echo >$T/trace
+	echo 0 >"$T"/events/rivet/enable
+	echo >"$T"/trace
 }
 
 # traced: N[event] is how many there were since "record"; LANES are the QPs that
@@ -20,8 +20,8 @@ restore() {
 declare -A N
 traced() {
 	local event n
-	echo 0 >$T/events/rivet/enable
-	cat $T/trace >"$TRACE"
+	echo 0 >"$T"/events/rivet/enable
+	cat "$T"/trace >"$TRACE"
 	N=()
 	for event in $EVENTS; do N[$event]=0; done
 	while read -r n event; do N[$event]=$n; done < <(sed -n 's/^[^#].* rivet_\([a-z_]*\): .*/\1/p' "$TRACE" | sort | uniq -c)
@@ -29,8 +29,8 @@ traced() {
 	grep -q '^# entries-in-buffer/entries-written: \([0-9]*\)/\1 ' "$TRACE" || fail "events were lost"
 }
 record() {
-	echo >$T/trace
-	echo 1 >$T/events/rivet/enable
+	echo >"$T"/trace
+	echo 1 >"$T"/events/rivet/enable
 }
 
 # of_lanes PATTERN: V is how many events of the lanes' QPs match, where QP stands
@@ -53,7 +53,7 @@ load() {
 	expect c ops=240
 	traced
 	[ "$(wc -w <<<"$LANES")" -gt 0 ] || fail "no QP of a lane was made"
-	says done "${N[done]}" 240
+	says "done" "${N[done]}" 240
 	of_lanes 'rivet_post: QP '
 	says posts "$V" "${S[posts]}"
 	of_lanes 'rivet_post: QP .* signaled=1'
@@ -109,12 +109,12 @@ off() {
 # All that there are, and no more.
 names() {
 	local there
-	there=$(cd $T/events/rivet && printf '%s\n' rivet_*/ | sed 's/^rivet_//; s,/$,,' | sort | xargs)
+	there=$(cd "$T"/events/rivet && printf '%s\n' rivet_*/ | sed 's/^rivet_//; s,/$,,' | sort | xargs)
 	[ "$there" = "$(xargs <<<"$EVENTS")" ] || fail "there are: $there"
 }
 
 TRACE=$(mktemp)
-echo 16384 >$T/buffer_size_kb
+echo 16384 >"$T"/buffer_size_kb
 tests names off "load memory=fast lanes=2 -- submitters=4 depth=4 size=8192" \
 	"load memory=register lanes=1 -- submitters=2 depth=4 size=8192" \
 	"load memory=fast_waited lanes=1 -- submitters=1 depth=4 size=8192" \
