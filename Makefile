@@ -30,6 +30,10 @@ run: ## build all, boot the virtual machine, show the latency tables
 check: ## lint, unit tests, and the selftests in the virtual machine
 	@scripts/check
 
+.PHONY: check-debug
+check-debug: ## the selftests on a kernel that looks for faults (see README)
+	@scripts/check debug
+
 .PHONY: bench
 bench: ## measure every case: a table, build/bench.json, pictures (see README)
 	@scripts/bench

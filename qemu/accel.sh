@@ -17,7 +17,7 @@ choose_accel() {
 	ACCEL=tcg
 	[ -e /dev/kvm ] || return 0
 
-	result=$CACHE/kvm-$(cache_key "$VERSION" "$SYSROOT_KEY" "$(uname -r)" \
+	result=$CACHE/kvm-$(cache_key "$RELEASE" "$SYSROOT_KEY" "$(uname -r)" \
 		"$(cat /proc/sys/kernel/random/boot_id)")
 	if [ ! -s "$result" ]; then
 		say "Does KVM work here? A boot decides (at most $KVM_PROBE_SECONDS s, once)."

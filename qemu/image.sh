@@ -27,9 +27,9 @@ BASE_MODULES="configfs ib_core ib_uverbs ib_umad rdma_cm rdma_ucm rdma_rxe veth
 
 choose_image() {
 	local recipe
-	recipe=$(cache_key 1 "$GUEST_KEY" "$VERSION" "$BASE_PACKAGES" "$BASE_MODULES" \
+	recipe=$(cache_key 1 "$GUEST_KEY" "$(basename "$KTREE")" "$BASE_PACKAGES" "$BASE_MODULES" \
 		"$(declare -f make_base_image copy_tools copy_modules)")
-	BASE_IMAGE=$CACHE/image-$VERSION-$recipe
+	BASE_IMAGE=$CACHE/image-$RELEASE-$recipe
 	SHELL_IMAGE=$CACHE/shell-$VERSION-$(cache_key 1 "$GUEST_KEY" "$VERSION" \
 		"$(declare -f make_shell_image)")
 }
@@ -96,7 +96,7 @@ copy_modules() {
 			esac
 		done
 		depmod -b "$stage" "$version"
-	' modules "$1" "$VERSION" "$KROOT/usr" $BASE_MODULES
+	' modules "$1" "$RELEASE" "$KROOT/usr" $BASE_MODULES
 }
 
 make_base_image() {

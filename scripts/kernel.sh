@@ -6,8 +6,12 @@
 #
 # The tree is made from linux-source of the very version of the image, with
 # Debian's own configuration and compilers, so its Rust symbols carry the same
-# mangled names as those that the stock kernel exports. The kernel itself is
+# mangled names as those that the stock kernel exports. That kernel itself is
 # never compiled.
+#
+# FLAVOUR=debug is another kernel from the same source, compiled with what
+# debug.config says, that looks for faults of memory and locks. Its tree is also
+# the one that modules are built against.
 
 # Which kernel: KERNEL=, else what an earlier run took in place of a default
 # that has left the archive, else the default.
@@ -23,10 +27,28 @@ choose_kernel() {
 	[[ $VERSION =~ ^[0-9][0-9A-Za-z.+~-]*$ ]] ||
 		die "KERNEL=$VERSION is no kernel version (example: $DEFAULT_KERNEL)"
 	KPKG=$CACHE/kernel-$VERSION
+	KSOURCE=$KPKG/source
+	RELEASE=$VERSION
 	KTREE=$CACHE/tree-$VERSION-$(cache_key 1 "$SYSROOT_KEY" "$(declare -f make_tree)")
 	KROOT=$KPKG/root
-	KMODULES=$KROOT/usr/lib/modules/$VERSION
-	KSOURCE=$KPKG/source
+	KIMAGE=$KPKG/vmlinux
+	KCOMPILER=(CC="$KERNEL_CC")
+	MODULE_DIR=$BUILD/module
+	SLOWER=1
+	case $FLAVOUR in
+	stock) ;;
+	debug)
+		RELEASE=$VERSION-debug
+		KCOMPILER=("${DEBUG_COMPILER[@]}")
+		KTREE=$CACHE/debug-$VERSION-$(cache_key 1 "$SYSROOT_KEY" "${KCOMPILER[*]}" \
+			"$(declare -f make_debug_kernel)" "$(cat "$TOP/scripts/debug.config")")
+		KROOT=$KTREE/root
+		KIMAGE=$KTREE/vmlinux
+		MODULE_DIR=$BUILD/module-debug
+		SLOWER=$DEBUG_SLOWER
+		;;
+	*) die "FLAVOUR=$FLAVOUR: it can be stock or debug" ;;
+	esac
 }
 
 # Once for each call of make, not by each script that it leads to.
@@ -39,7 +61,8 @@ say_kernel() {
 	elif [ "$VERSION" != "$DEFAULT_KERNEL" ]; then
 		why="instead of $DEFAULT_KERNEL, which has left the archive"
 	fi
-	say "Kernel $VERSION ($why)"
+	[ "$FLAVOUR" = stock ] || why="$why; compiled with $FLAVOUR.config"
+	say "Kernel $RELEASE ($why)"
 }
 
 apt_update() {
@@ -106,7 +129,7 @@ fetch_kernel() {
 	local series p
 	series=$(cut -d. -f1,2 <<<"$VERSION")
 	begin_dir "$KPKG"
-	mkdir "$KPKG/deb" "$KROOT" "$KSOURCE"
+	mkdir "$KPKG/deb" "$KPKG/root" "$KSOURCE"
 	cd "$KPKG/deb" || return 1
 	# apt checks the signatures of the lists and the sums of the files.
 	retry in_sysroot apt-get -o Acquire::Retries=3 -o APT::Sandbox::User=root download \
@@ -114,19 +137,20 @@ fetch_kernel() {
 		"linux-source-$series=$PKGVERSION"
 	echo "unpacking the packages"
 	for p in *.deb; do
-		in_sysroot dpkg-deb -x "$p" "$KROOT"
+		in_sysroot dpkg-deb -x "$p" "$KPKG/root"
 	done
 	echo "unpacking the source"
 	# Half of its bulk are register lists of one GPU driver.
-	in_sysroot tar -xf "$KROOT/usr/src/linux-source-$series.tar.xz" -C "$KSOURCE" \
+	in_sysroot tar -xf "$KPKG/root/usr/src/linux-source-$series.tar.xz" -C "$KSOURCE" \
 		--strip-components=1 --exclude='*/amd/include/asic_reg/*'
 	cd "$TOP" || return 1
-	rm -rf "$KPKG/deb" "$KROOT/usr/src/linux-source-$series.tar.xz"
+	rm -rf "$KPKG/deb" "$KPKG/root/usr/src/linux-source-$series.tar.xz"
 	echo "indexing the modules"
-	in_sysroot depmod -b "$KROOT/usr" "$VERSION"
+	in_sysroot depmod -b "$KPKG/root/usr" "$VERSION"
 	# The kernel proper out of its compressed wrapper: QEMU starts it directly,
 	# which saves each emulated boot some seconds of decompression.
-	in_sysroot bash "$KSOURCE/scripts/extract-vmlinux" "$KMODULES/vmlinuz" >"$KPKG/vmlinux"
+	in_sysroot bash "$KSOURCE/scripts/extract-vmlinux" \
+		"$KPKG/root/usr/lib/modules/$VERSION/vmlinuz" >"$KPKG/vmlinux"
 	echo "$PKGVERSION" >"$KPKG/version"
 	end_dir "$KPKG"
 }
@@ -153,6 +177,26 @@ make_tree() {
 	end_dir "$KTREE"
 }
 
+# make_debug_kernel: kernel, modules and tree in one folder. What only links them
+# is removed at the end: it is most of the bulk.
+make_debug_kernel() {
+	local make=(make -j"$(nproc)" -C "$KSOURCE" O="$KTREE" KERNELRELEASE="$RELEASE" "${KCOMPILER[@]}")
+	local missing
+	begin_dir "$KTREE"
+	in_sysroot "${make[@]}" KCONFIG_ALLCONFIG="$TOP/scripts/debug.config" allnoconfig
+	missing=$(grep '^CONFIG_' "$TOP/scripts/debug.config" | grep -vxFf "$KTREE/.config" || :)
+	[ -z "$missing" ] ||
+		{ echo "the kernel does not take from scripts/debug.config:" && echo "$missing" && return 1; }
+	in_sysroot "${make[@]}" vmlinux modules
+	in_sysroot "${make[@]}" INSTALL_MOD_PATH="$KROOT/usr" modules_install
+	rm -f "$KROOT/usr/lib/modules/$RELEASE/build"
+	find "$KTREE" \( -name scripts -o -name tools -o -name rust -o -name root \) -prune -o \
+		\( -name '*.o' -o -name '*.a' -o -name '*.ko' -o -name '*.cmd' -o -name '*.mod*' \) \
+		-type f -exec rm -f {} +
+	rm -f "$KTREE"/.tmp_vmlinux* "$KTREE"/vmlinux.unstripped
+	end_dir "$KTREE"
+}
+
 need_kernel() {
 	if ! is_complete "$KPKG"; then
 		step "Kernel list" "10 s" kernel-list.log "check the network" apt_update
@@ -161,6 +205,10 @@ need_kernel() {
 	say_kernel
 	is_complete "$KPKG" || step "Kernel packages and source" "1 min" kernel-packages.log \
 		"check the network and the disk; a new run starts this step again" fetch_kernel
-	is_complete "$KTREE" || step "Rust metadata of the kernel" "1 to 2 min" kernel-tree.log \
-		"remove $KTREE and run again; with KERNEL= try another version" make_tree
+	is_complete "$KTREE" || case $FLAVOUR in
+	stock) step "Rust metadata of the kernel" "1 to 2 min" kernel-tree.log \
+		"remove $KTREE and run again; with KERNEL= try another version" make_tree ;;
+	debug) step "Debug kernel" "6 to 12 min" kernel-debug.log \
+		"a new run starts this step again; with KERNEL= try another version" make_debug_kernel ;;
+	esac
 }

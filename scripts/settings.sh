@@ -14,6 +14,13 @@ DEFAULT_KERNEL=7.3.4+deb13-amd64
 KERNEL_CC=x86_64-linux-gnu-gcc-14
 KERNEL_HOSTCC=gcc-14
 
+# Which of the two kernels: stock, or debug (see kernel.sh), whose compiler has
+# to be clang, as Rust under KASAN wants it, and which is so many times slower
+# that limits of time are that much longer.
+FLAVOUR=${FLAVOUR:-stock}
+DEBUG_COMPILER=(LLVM=-19)
+DEBUG_SLOWER=4
+
 # One CPU model everywhere: "max" means another CPU in each QEMU version, and
 # the number of instructions of a job depends on it.
 QEMU_CPU=Haswell-v4

@@ -18,7 +18,6 @@
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,21 +25,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "netns.h"
+
 static void on_signal(int sig)
 {
 	(void)sig;
-}
-
-static void enter(const char *name)
-{
-	char path[256];
-	int fd;
-
-	snprintf(path, sizeof(path), "/run/netns/%s", name);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || setns(fd, CLONE_NEWNET))
-		err(2, "%s", path);
-	close(fd);
 }
 
 /* A record is "numbers;text\n", perhaps with lines of its own after that. */
@@ -113,7 +102,7 @@ int main(int argc, char **argv)
 	/* Options come first: values may look like some. */
 	while ((opt = getopt(argc, argv, "+n:v")) != -1) {
 		if (opt == 'n')
-			enter(optarg);
+			enter_netns(optarg);
 		else if (opt == 'v')
 			show = true;
 		else

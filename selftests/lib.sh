@@ -29,7 +29,7 @@ nap() { read -r -t "$1" -u "$IDLE" || :; }
 
 # wait_for SECONDS COMMAND...: until COMMAND succeeds.
 wait_for() {
-	local end=$((SECONDS + $1))
+	local end=$((SECONDS + $1 * SLOWER))
 	shift
 	until "$@"; do
 		[ $SECONDS -le $end ] || return 1
