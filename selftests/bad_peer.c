@@ -128,6 +128,11 @@ static struct rdma_cm_event *next_event(int ms)
 	return event;
 }
 
+/* A connect request that came before it was waited for: the CM may tell of one
+ * before it says that the connection that was accepted last is established.
+ */
+static struct rdma_cm_event *early;
+
 /* Waits for an event of some kind, which the caller acknowledges; NULL if it
  * is a refusal.
  */
@@ -135,6 +140,11 @@ static struct rdma_cm_event *want(enum rdma_cm_event_type kind)
 {
 	struct rdma_cm_event *event;
 
+	if (kind == RDMA_CM_EVENT_CONNECT_REQUEST && early) {
+		event = early;
+		early = NULL;
+		return event;
+	}
 	while ((event = next_event(PATIENCE_MS))) {
 		if (event->event == kind)
 			return event;
@@ -147,6 +157,10 @@ static struct rdma_cm_event *want(enum rdma_cm_event_type kind)
 			return NULL;
 		}
 		printf("event %s, status %d\n", rdma_event_str(event->event), event->status);
+		if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST && !early) {
+			early = event;
+			continue;
+		}
 		if (event->event == RDMA_CM_EVENT_DISCONNECTED)
 			exit(0);
 		rdma_ack_cm_event(event);

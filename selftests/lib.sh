@@ -69,6 +69,12 @@ policy() {
 	done
 }
 
+# turn KNOB=VALUE...: of the policy p.
+turn() {
+	local pair
+	for pair; do echo "${pair#*=}" >"$P/p/${pair%%=*}" || fail "$pair was refused"; done
+}
+
 # put FILE [VALUE]: writes exactly VALUE to a file of an end (or to
 # /policies/NAME/FILE), in namespace $NS.
 # Sets ERRNO to the errno's name or OK, and LINES to the lines that this write
@@ -147,6 +153,21 @@ has_error() {
 	[[ $V == *$2* ]] || fail "$1: error is '$V', not *$2*"
 }
 
+# right NAME: what was done until now was done right.
+right() {
+	results "$1"
+	[ "${R[miscompares]}" = 0 ] || fail "$1: ${R[miscompares]} miscompares"
+}
+
+# has_done COUNT: operations, by the client c. goes_on WHAT: some end within seconds
+# after WHAT.
+has_done() { results c && [ "${R[ops]}" -ge "$1" ]; }
+goes_on() {
+	local to
+	results c && to=$((R[ops] + 40))
+	wait_for 5 has_done "$to" || fail "after $1: $((R[ops] + 40 - to)) operations in 5 s: $(<"$C"/c/error)"
+}
+
 # run_load COUNT KEY=VALUE...: a client's load of COUNT operations on a server
 # that runs, verified. Fails unless each of them was done, and done right.
 run_load() {
@@ -167,6 +188,14 @@ stats() {
 	S=()
 	# shellcheck disable=SC2034 # the script's
 	while read -r key value; do S[$key]=$value; done <"$C/$1/stats"
+}
+
+# stats_are KEY=VALUE...: what "stats" has found.
+stats_are() {
+	local pair
+	for pair; do
+		[ "${S[${pair%%=*}]-}" = "${pair#*=}" ] || fail "${pair%%=*} is ${S[${pair%%=*}]-missing}, not ${pair#*=}"
+	done
 }
 
 # result_is NAME KEY VALUE

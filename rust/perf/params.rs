@@ -101,6 +101,11 @@ impl Op {
         matches!(self, Op::Send | Op::SendImm | Op::WriteImm | Op::SendPing)
     }
 
+    /// Whether payloads are written into the peer's memory, but for pings.
+    pub(crate) fn is_write(self) -> bool {
+        matches!(self, Op::Write | Op::WriteImm)
+    }
+
     /// Whether submitters can make it: it ends with its own completion, and its payload may be in
     /// any page.
     pub(crate) fn can_be_submitted(self) -> bool {
@@ -232,7 +237,7 @@ impl Load {
 
     /// Whether the client asks the server to look at each payload when the operation has completed.
     pub(crate) fn server_checks(&self) -> bool {
-        self.verify && matches!(self.op, Op::Write | Op::WriteImm)
+        self.verify && self.op.is_write()
     }
 
     /// Bytes of a message to an end.

@@ -228,7 +228,7 @@ impl Server {
                 session.send(connection, Message::Credit { received })
             }
             Message::Check { seq, slot } if lane.ready && load.verify => {
-                if !matches!(load.op, Op::Write | Op::WriteImm) || slot >= load.depth {
+                if !load.op.is_write() || slot >= load.depth {
                     return Err(session.lie(connection, "a check of no slot"));
                 }
                 if lane.checks.len() >= load.depth as usize {

@@ -50,12 +50,6 @@ served() {
 		expect c2 ops=20 miscompares=0
 }
 
-# right: what was done until then was done right.
-right() {
-	results "$1"
-	[ "${R[miscompares]}" = 0 ] || fail "$1: ${R[miscompares]} miscompares"
-}
-
 client_stops() {
 	load "$@" || return
 	NS=a put c/stop 1

@@ -18,14 +18,6 @@ load() {
 	goes_on "the start"
 }
 
-# goes_on WHAT: some operations end within seconds after WHAT.
-goes_on() {
-	local to
-	results c && to=$((R[ops] + 40))
-	wait_for 5 has_done "$to" || fail "after $1: $((R[ops] + 40 - to)) operations in 5 s: $(<"$C"/c/error)"
-}
-has_done() { results c && [ "${R[ops]}" -ge "$1" ]; }
-
 ends_well() {
 	state_is c running || fail "the client is $V: $(<"$C"/c/error)"
 	NS=a put c/stop 1

@@ -10,11 +10,6 @@
 
 OPS="write send write_imm send_imm"
 
-turn() {
-	local pair
-	for pair; do echo "${pair#*=}" >"$P/p/${pair%%=*}" || fail "$pair was refused"; done
-}
-
 # submit OP COUNT KEY=VALUE...: a load by the policy p. Both ends must say that it was
 # done, and done right. S is what the client's stats say.
 submit() {
@@ -35,22 +30,14 @@ submit() {
 	[ "$FAILURES" = "$begin" ] || fail "that was: $op, $n operations"
 }
 
-# counts KEY=VALUE...
-counts() {
-	local pair
-	for pair; do
-		[ "${S[${pair%%=*}]-}" = "${pair#*=}" ] || fail "${pair%%=*} is ${S[${pair%%=*}]-missing}, not ${pair#*=}"
-	done
-}
-
 # got N MODE SIZE: how N operations got at their memory. In twelve buffers, or six.
 got() {
 	local found=12
 	[ "$3" -lt 65536 ] || found=6
 	case $2:$3 in
-	register:* | fast*:* | auto:5001 | auto:65536 | *:1048576) counts "registrations=$1" "invalidations=$1" copies=0 mr_misses=0 ;;
-	copy:* | auto:*) counts "copies=$1" registrations=0 invalidations=0 mr_misses=0 ;;
-	cached:*) counts "registrations=$found" "mr_misses=$found" "mr_hits=$(($1 - found))" invalidations=0 copies=0 ;;
+	register:* | fast*:* | auto:5001 | auto:65536 | *:1048576) stats_are "registrations=$1" "invalidations=$1" copies=0 mr_misses=0 ;;
+	copy:* | auto:*) stats_are "copies=$1" registrations=0 invalidations=0 mr_misses=0 ;;
+	cached:*) stats_are "registrations=$found" "mr_misses=$found" "mr_hits=$(($1 - found))" invalidations=0 copies=0 ;;
 	esac
 }
 
@@ -171,10 +158,6 @@ load() {
 }
 working() { results c && [ "${R[ops]}" -gt 50 ]; }
 promptly() { [ $((SECONDS - BEGIN)) -le "$1" ] || fail "it took $((SECONDS - BEGIN)) s"; }
-right() {
-	results "$1"
-	[ "${R[miscompares]}" = 0 ] || fail "$1: ${R[miscompares]} miscompares"
-}
 
 client_stops() {
 	load "$@" || return

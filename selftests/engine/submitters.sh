@@ -8,12 +8,6 @@
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
 
-# turn KNOB=VALUE...: of the policy p.
-turn() {
-	local pair
-	for pair; do echo "${pair#*=}" >"$P/p/${pair%%=*}" || fail "$pair was refused"; done
-}
-
 # submit COUNT KEY=VALUE...: a load by the policy p, and what is true of each. N is
 # COUNT; R and S are what the client says at its end.
 submit() {
@@ -24,20 +18,14 @@ submit() {
 	get c size
 	stats c
 	rmdir "$C"/c
-	counts bytes=$((N * V)) errors=0 cq_failures=0
+	stats_are bytes=$((N * V)) errors=0 cq_failures=0
 	at_least completions 1 posts "$N" signalled 1 doorbells 1
 	at_most doorbells "${S[posts]}" signalled "${S[posts]}" empty_polls "${S[polls]}" \
 		remote_kicks "${S[kicks]}"
 	[ "$FAILURES" = "$begin" ] || fail "that was: $*"
 }
 
-# counts KEY=VALUE..., at_least and at_most KEY VALUE...
-counts() {
-	local pair
-	for pair; do
-		[ "${S[${pair%%=*}]-}" = "${pair#*=}" ] || fail "${pair%%=*} is ${S[${pair%%=*}]-missing}, not ${pair#*=}"
-	done
-}
+# at_least and at_most KEY VALUE...
 at_least() {
 	while [ $# -gt 0 ]; do
 		[ "${S[$1]}" -ge "$2" ] || fail "$1 is ${S[$1]}, not $2 or more"
@@ -54,10 +42,10 @@ at_most() {
 # ---- memory -----------------------------------------------------------------
 
 # How each operation got at its memory, N of them with BUFFERS buffers in all.
-registered() { counts "registrations=$N" "invalidations=$N" copies=0 mr_hits=0 mr_misses=0 evictions=0; }
-copied() { counts "copies=$N" registrations=0 invalidations=0 mr_hits=0 mr_misses=0 evictions=0; }
+registered() { stats_are "registrations=$N" "invalidations=$N" copies=0 mr_hits=0 mr_misses=0 evictions=0; }
+copied() { stats_are "copies=$N" registrations=0 invalidations=0 mr_hits=0 mr_misses=0 evictions=0; }
 found() {
-	counts "registrations=$1" "mr_misses=$1" "mr_hits=$((N - $1))" invalidations=0 evictions=0 copies=0
+	stats_are "registrations=$1" "mr_misses=$1" "mr_hits=$((N - $1))" invalidations=0 evictions=0 copies=0
 }
 
 # memory MODE LOCK
@@ -111,15 +99,15 @@ buffers() {
 eviction() {
 	server && policy p memory=cached lanes=1 mr_cache_entries=12 || return
 	submit 200 "size=$1" submitters=2 depth=3 buffers=40 || return
-	counts "registrations=$N" "mr_misses=$N" mr_hits=0 "invalidations=${S[evictions]}"
+	stats_are "registrations=$N" "mr_misses=$N" mr_hits=0 "invalidations=${S[evictions]}"
 	at_least evictions $((N - 12))
 	# What the free ones are kept for is not there to be found.
 	submit 200 "size=$1" submitters=2 depth=3 buffers=8 || return
-	counts "registrations=${S[mr_misses]}" "mr_hits=$((N - S[mr_misses]))" "invalidations=${S[evictions]}"
+	stats_are "registrations=${S[mr_misses]}" "mr_hits=$((N - S[mr_misses]))" "invalidations=${S[evictions]}"
 	at_least evictions 1
 	turn mr_cache_entries=24 lanes=2
 	submit 200 "size=$1" submitters=4 depth=3 buffers=60 || return
-	counts "registrations=${S[mr_misses]}" "mr_hits=$((N - S[mr_misses]))" "invalidations=${S[evictions]}"
+	stats_are "registrations=${S[mr_misses]}" "mr_hits=$((N - S[mr_misses]))" "invalidations=${S[evictions]}"
 	at_least evictions $((N - 24))
 }
 
@@ -156,10 +144,10 @@ batch() {
 	# A chain is not cut.
 	turn batch=1 memory=fast
 	submit 96 size=5000 submitters=2 depth=16
-	counts doorbells=$((S[posts] / 3))
+	stats_are doorbells=$((S[posts] / 3))
 	turn memory=register
 	submit 96 size=5000 submitters=2 depth=16
-	counts "doorbells=${S[posts]}"
+	stats_are "doorbells=${S[posts]}"
 }
 
 # So many of the operations ask for a completion; and the last of each submitter.
@@ -187,7 +175,7 @@ completion() {
 	submit 200 submitters=2
 	# One may be found just behind another.
 	at_least cq_events 100 arms 100
-	counts mode_changes=0
+	stats_are mode_changes=0
 	# The budget is beyond what this takes.
 	turn completion=busy busy_usecs=100000
 	submit 200 submitters=2

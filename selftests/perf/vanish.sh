@@ -39,8 +39,9 @@ vanishes() {
 	wait_for 8 result_is s sessions_failed 1 || fail "the server's session goes on"
 	ms=$(((${EPOCHREALTIME/./} - begin) / 1000))
 	echo "after $ms ms"
-	# The rest is slack, as two CPUs are emulated.
-	[ "$ms" -le 3000 ] || fail "it took $ms ms"
+	# The rest is slack, as two CPUs are emulated. When a link goes down the CM itself
+	# takes up to two seconds more, now and then, to let go of a connection.
+	[ "$ms" -le $((${DOWN:-0} ? 5000 : 3000)) ] || fail "it took $ms ms"
 	for end in c s; do
 		get "$end" error
 		[ -n "$V" ] || fail "$end: there is no error"

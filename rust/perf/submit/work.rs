@@ -177,12 +177,6 @@ pub(super) struct Sends {
     checking: KVec<Check>,
 }
 
-impl Sends {
-    fn is_write(&self) -> bool {
-        matches!(self.load.op, Op::Write | Op::WriteImm)
-    }
-}
-
 impl Work for Sends {
     type Flow = Out;
     type Mark = Sent;
@@ -231,7 +225,7 @@ impl Work for Sends {
             let pattern = Pattern::new(self.connection, seq, false);
             fill(payload, self.load.size as usize, pattern)?;
         }
-        if !self.is_write() {
+        if !self.load.op.is_write() {
             let verb = match self.load.op {
                 Op::SendImm => Outgoing::SendImm(imm),
                 _ => Outgoing::Send,
@@ -253,7 +247,7 @@ impl Work for Sends {
     }
 
     fn cancel(&mut self, mark: Sent) {
-        if self.is_write() {
+        if self.load.op.is_write() {
             // There is room for each that there was at first.
             let _ = self.slots.push_within_capacity(mark.slot);
         }
