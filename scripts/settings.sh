@@ -40,7 +40,7 @@ SYSROOT_PACKAGES="build-essential gcc-14 flex bison bc libelf-dev libssl-dev
 	libdw-dev cpio kmod rsync rustc rust-src bindgen rustfmt rust-clippy
 	clang-19 lld-19 llvm-19 libclang-19-dev pahole zstd xz-utils python3
 	ca-certificates qemu-system-x86 libibverbs-dev librdmacm-dev
-	squashfs-tools shellcheck"
+	squashfs-tools shellcheck cargo librust-loom-dev"
 
 # The guest's user space. A root of its own: perf comes from backports, and
 # its libraries must not meet the development files of the toolchain.
