@@ -24,6 +24,7 @@
 
 use super::{
     device,
+    place::Place,
     reaper::{self, Doomed},
     Device, NetNs, Path, QpType, RejectReason, SocketAddr,
 };
@@ -108,8 +109,8 @@ pub(super) struct Header {
 pub(super) struct Id {
     raw: NonNull<sys::rdma_cm_id>,
     context: NonNull<Header>,
-    /// A QP was made on it and is still there. The CM itself would take a second one.
-    has_qp: Atomic<bool>,
+    /// Taken while there is a QP on it. The CM itself would take a second one.
+    qp_place: Place,
 }
 
 /// A reference that keeps the C id.
@@ -133,15 +134,12 @@ impl Id {
     ///
     /// `EBUSY` if it is taken.
     pub(super) fn take_qp_place(&self) -> Result {
-        if self.has_qp.xchg(true, Relaxed) {
-            return Err(EBUSY);
-        }
-        Ok(())
+        self.qp_place.take().then_some(()).ok_or(EBUSY)
     }
 
     /// Gives it back: the QP is gone, or was never made.
     pub(super) fn free_qp_place(&self) {
-        self.has_qp.store(false, Relaxed);
+        self.qp_place.free();
     }
 }
 
@@ -246,7 +244,7 @@ impl CmId {
         let id = Id {
             raw,
             context,
-            has_qp: Atomic::new(false),
+            qp_place: Place::new(),
         };
         Ok(Self(Arc::new(id, GFP_KERNEL)?))
     }

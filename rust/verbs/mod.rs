@@ -50,6 +50,7 @@ pub(crate) mod dma;
 pub(crate) mod mr;
 pub(crate) mod pages;
 pub(crate) mod pd;
+mod place;
 pub(crate) mod qp;
 mod reaper;
 mod recv_queue;
