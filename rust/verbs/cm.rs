@@ -26,6 +26,7 @@ use super::{
     device,
     place::Place,
     reaper::{self, Doomed},
+    running::Running,
     Device, NetNs, Path, QpType, RejectReason, SocketAddr,
 };
 use crate::{kapi::trace, sys};
@@ -34,10 +35,7 @@ use kernel::{
     error::{from_err_ptr, to_result},
     ffi::c_int,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Relaxed},
-        Arc,
-    },
+    sync::Arc,
     task::Task,
 };
 
@@ -93,8 +91,7 @@ struct Context<H> {
 
 /// What is known of a context without its handler's type.
 pub(super) struct Header {
-    /// The task that runs the handler now, as a number; 0 for none.
-    running: Atomic<usize>,
+    running: Running,
     /// For the reaper.
     doomed: Doomed,
     /// Frees the context that this is the header of.
@@ -148,7 +145,7 @@ impl Drop for Id {
         let (raw, context) = (self.raw, self.context);
         // SAFETY: The context lives until it is freed by `destroy`.
         let header = unsafe { context.as_ref() };
-        if header.running.load(Relaxed) == this_task() || reaper::must_defer() {
+        if header.running.is_in(this_task()) || reaper::must_defer() {
             // SAFETY: The id is ours and its QP is gone; `header` is freed by `destroy` only.
             unsafe { reaper::defer(&header.doomed, raw, context) };
         } else {
@@ -424,7 +421,7 @@ fn new_context<H: Handler>(handler: H, running: usize) -> Result<NonNull<Header>
     let context = KBox::new(
         Context {
             header: Header {
-                running: Atomic::new(running),
+                running: Running::new(running),
                 doomed: Doomed::new(),
                 free: free::<H>,
             },
@@ -469,10 +466,10 @@ unsafe extern "C" fn on_event<H: Handler>(
     let Some(event) = translate(id, event) else {
         return 0;
     };
-    context.header.running.store(this_task(), Relaxed);
+    context.header.running.begin(this_task());
     context.handler.event(event);
     // Still there: `Id::drop` does not free it inside of the handler.
-    context.header.running.store(0, Relaxed);
+    context.header.running.end();
     0
 }
 
@@ -499,7 +496,7 @@ fn on_request<H: Handler>(
     };
     // SAFETY: The new id's context lives: who lets the id go waits for its mutex, which is held
     // now.
-    unsafe { new.as_ref().running.store(0, Relaxed) };
+    unsafe { new.as_ref().running.end() };
     false
 }
 

@@ -18,17 +18,14 @@
 //!
 //! C header: `include/rdma/ib_verbs.h`
 
-use super::{Device, Wc};
+use super::{room::Room, Device, Wc};
 use crate::sys;
 use core::ptr::NonNull;
 use kernel::{
     error::{from_err_ptr, to_result},
     ffi::c_void,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Relaxed},
-        Arc,
-    },
+    sync::Arc,
 };
 
 /// Who is told of completions.
@@ -52,10 +49,7 @@ pub(crate) trait Handler: Send + Sync + 'static {
 pub(crate) struct Cq {
     raw: NonNull<sys::ib_cq>,
     device: Arc<Device>,
-    entries: u32,
-    reserved: Atomic<u32>,
-    /// Part of `reserved`: for completions of QPs that are gone, which may still be in the queue.
-    stale: Atomic<u32>,
+    room: Room,
     handler: *const c_void,
     release: unsafe fn(*const c_void),
 }
@@ -113,9 +107,7 @@ impl Cq {
         let cq = Self {
             raw,
             device: device.clone(),
-            entries,
-            reserved: Atomic::new(0),
-            stale: Atomic::new(0),
+            room: Room::new(entries),
             handler,
             release: release::<H>,
         };
@@ -134,18 +126,15 @@ impl Cq {
     /// Takes up to `wcs.len()` completions out; returns those that came. Does not sleep.
     ///
     /// Completions of one QP's send queue come in the order in which they were posted, and so do
-    /// those of its receive queue.
+    /// those of its receive queue. To be called by one at a time.
     pub(crate) fn poll<'a>(&self, wcs: &'a mut [Wc]) -> Result<&'a mut [Wc]> {
-        let stale = self.stale.load(Relaxed);
-        let room = wcs.len();
-        let len = i32::try_from(room).unwrap_or(i32::MAX);
-        // SAFETY: The CQ is valid; `Wc` is a transparent `ib_wc`, and there are `len` of them.
-        let n = unsafe { sys::rivet_ib_poll_cq(self.as_raw(), len, wcs.as_mut_ptr().cast()) };
-        let n = usize::try_from(n).map_err(|_| Error::from_errno(n))?;
-        // The queue ran empty, so what was in it before this began is out.
-        if stale != 0 && n < room && self.stale.cmpxchg(stale, 0, Relaxed).is_ok() {
-            self.release(stale);
-        }
+        let most = wcs.len();
+        let len = i32::try_from(most).unwrap_or(i32::MAX);
+        let n = self.room.poll(most, || {
+            // SAFETY: The CQ is valid; `Wc` is a transparent `ib_wc`, and there are `len` of them.
+            let n = unsafe { sys::rivet_ib_poll_cq(self.as_raw(), len, wcs.as_mut_ptr().cast()) };
+            usize::try_from(n).map_err(|_| Error::from_errno(n))
+        })?;
         wcs.get_mut(..n).ok_or(EIO)
     }
 
@@ -179,31 +168,23 @@ impl Cq {
 
     /// Sets room for `n` completions aside, for good or until [`Cq::release`].
     pub(super) fn reserve(&self, n: u32) -> Result {
-        let mut now = self.reserved.load(Relaxed);
-        loop {
-            let next = now.checked_add(n).filter(|next| *next <= self.entries);
-            let next = next.ok_or(ENOSPC)?;
-            match self.reserved.cmpxchg(now, next, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(seen) => now = seen,
-            }
-        }
+        self.room.reserve(n).then_some(()).ok_or(ENOSPC)
     }
 
     /// Gives room back that [`Cq::reserve`] set aside.
     pub(super) fn release(&self, n: u32) {
-        self.reserved.fetch_sub(n, Relaxed);
+        self.room.release(n);
     }
 
     /// Gives room back of which `n` entries may still be taken by completions of a QP that is gone:
     /// those become free when the queue is next polled empty.
     pub(super) fn abandon(&self, n: u32) {
-        self.stale.fetch_add(n, Relaxed);
+        self.room.abandon(n);
     }
 
     /// Completions that no QP has reserved.
     pub(crate) fn room(&self) -> u32 {
-        self.entries - self.reserved.load(Relaxed)
+        self.room.left()
     }
 }
 

@@ -14,7 +14,11 @@
 //!
 //! C header: `include/rdma/ib_verbs.h`
 
-use super::{caps::Caps, reaper::Reaper};
+use super::{
+    caps::Caps,
+    gone::{self, Gone},
+    reaper::Reaper,
+};
 use crate::sys;
 use core::ptr::NonNull;
 use kernel::{
@@ -62,7 +66,7 @@ pub(crate) trait Watch: Send + Sync {
 pub(crate) struct Device {
     raw: NonNull<sys::ib_device>,
     caps: Caps,
-    gone: Atomic<bool>,
+    gone: Gone,
     released: Arc<Released>,
 }
 
@@ -91,7 +95,7 @@ impl Device {
 
     /// Whether the device is being removed. Work may still be outstanding on it.
     pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Relaxed)
+        self.gone.is()
     }
 
     /// The name at this moment (`rdma dev set` can change it), up to the first byte that is not
@@ -215,22 +219,9 @@ impl Drop for Watching {
     }
 }
 
-/// Calls `f` for each watcher, without the lock, so that it may add and remove watchers.
-fn for_each_watcher(f: impl Fn(&dyn Watch)) {
-    let mut seen = 0;
-    loop {
-        let next = {
-            let watchers = WATCHERS.lock();
-            watchers
-                .list
-                .iter()
-                .find(|(number, _)| *number > seen)
-                .map(|(n, w)| (*n, w.clone()))
-        };
-        let Some((number, watcher)) = next else { break };
-        f(&*watcher);
-        seen = number;
-    }
+/// The first watcher behind the one with that number.
+fn next_watcher(seen: u64) -> Option<(u64, Arc<dyn Watch>)> {
+    gone::behind(&WATCHERS.lock().list, seen)
 }
 
 /// This module's registration with the RDMA core. Dropping it removes every device.
@@ -346,13 +337,13 @@ fn try_add(raw: *mut sys::ib_device) -> Result {
         Device {
             raw,
             caps,
-            gone: Atomic::new(false),
+            gone: Gone::new(),
             released,
         },
         GFP_KERNEL,
     )?;
     DEVICES.lock().push(device.clone(), GFP_KERNEL)?;
-    for_each_watcher(|w| w.added(&device));
+    gone::walk(next_watcher, |w| w.added(&device));
     Ok(())
 }
 
@@ -369,8 +360,7 @@ unsafe extern "C" fn remove(raw: *mut sys::ib_device, _data: *mut kernel::ffi::c
     };
     // `add` failed for it: nothing was ever made on it.
     let Some(device) = device else { return };
-    device.gone.store(true, Relaxed);
-    for_each_watcher(|w| w.removing(&device));
+    device.gone.announce(next_watcher, |w| w.removing(&device));
     let released = device.released.clone();
     drop(device);
     released.done.wait_for_completion();

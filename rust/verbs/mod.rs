@@ -41,12 +41,15 @@
 
 pub(crate) mod addr;
 pub(crate) mod ah;
+mod bond;
 pub(crate) mod caps;
+mod census;
 mod chain;
 pub(crate) mod cm;
 pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod dma;
+mod gone;
 pub(crate) mod mr;
 pub(crate) mod pages;
 pub(crate) mod pd;
@@ -54,6 +57,8 @@ mod place;
 pub(crate) mod qp;
 mod reaper;
 mod recv_queue;
+mod room;
+mod running;
 mod send_queue;
 pub(crate) mod sg;
 pub(crate) mod srq;

@@ -28,7 +28,7 @@
 //! A peer names a key, and keys come again. It can only end what was a [`RegisteredMr`] when its
 //! message was seen, which is told by a second number, from [`Registration::done`].
 
-use super::{caps::Op, dma::sge_of, send_queue, Access, Mapped, Pd, RemoteAddr, Sge};
+use super::{bond::Bond, caps::Op, dma::sge_of, send_queue, Access, Mapped, Pd, RemoteAddr, Sge};
 use crate::sys;
 use core::{mem::ManuallyDrop, ops::Range, ptr::NonNull};
 use kernel::{
@@ -155,8 +155,7 @@ impl Mr {
                 key: if access.is_remote() { rkey } else { lkey },
                 access,
                 number,
-                qp: Atomic::new(0),
-                confirmed: Atomic::new(false),
+                bond: Bond::new(),
             }),
             memory: ManuallyDrop::new(memory),
             id: 0,
@@ -234,10 +233,8 @@ pub(crate) struct Described {
     pub(super) access: Access,
     /// No other registration has or had it.
     pub(super) number: u64,
-    /// The key of the QP on which it is registered, with a bit more; 0 for none.
-    qp: Atomic<u64>,
-    /// Its REG_MR was seen to be done.
-    confirmed: Atomic<bool>,
+    /// The QP on which it is registered, and whether its REG_MR was seen to be done.
+    bond: Bond,
 }
 
 impl Described {
@@ -251,11 +248,7 @@ impl Described {
 
     /// Makes it one of the QP with that key, if it is of none yet. Whether it is of that QP.
     pub(super) fn bind(&self, qp: u32) -> bool {
-        let qp = 1 << 32 | u64::from(qp);
-        match self.qp.load(Relaxed) {
-            0 => self.qp.cmpxchg(0, qp, Relaxed).is_ok(),
-            bound => bound == qp,
-        }
+        self.bond.bind(qp)
     }
 
     /// Start, as the HCA sees it, and length.
@@ -330,7 +323,7 @@ impl<C: Cover> Registration<C> {
         let done = matches!(&proof.what, Revoked::By(chain)
             if chain.have(send_queue::Effect::Registers, described.number));
         if done {
-            described.confirmed.store(true, Relaxed);
+            described.bond.confirm();
         }
         done
     }
@@ -352,8 +345,7 @@ impl<C: Cover> Registered for Registration<C> {
     }
 
     fn is_registered(&self, qp: u32) -> bool {
-        let described = &self.0.described;
-        described.confirmed.load(Relaxed) && described.bind(qp)
+        self.0.described.bond.is_confirmed_on(qp)
     }
 }
 

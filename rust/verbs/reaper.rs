@@ -12,7 +12,10 @@
 //! forgotten instead of dropped, or that their own handlers own: then the module cannot be
 //! unloaded, and the log says why.
 
-use super::cm::{self, Header};
+use super::{
+    census::{self, Census},
+    cm::{self, Header},
+};
 use crate::sys;
 use core::{cell::Cell, ptr::NonNull};
 use kernel::{
@@ -22,11 +25,8 @@ use kernel::{
     types::Opaque,
 };
 
-/// CM ids that exist, or [`CLOSED`].
-static IDS: Atomic<usize> = Atomic::new(CLOSED);
-
-/// None exists, and none may be made.
-const CLOSED: usize = usize::MAX;
+/// CM ids that exist.
+static IDS: Census = Census(Atomic::new(census::CLOSED));
 
 /// Counts an id that is to be made.
 ///
@@ -34,19 +34,12 @@ const CLOSED: usize = usize::MAX;
 ///
 /// `ENODEV` while there is no reaper.
 pub(super) fn enter() -> Result {
-    let mut now = IDS.load(Relaxed);
-    while now != CLOSED {
-        match IDS.cmpxchg(now, now + 1, Acquire) {
-            Ok(_) => return Ok(()),
-            Err(seen) => now = seen,
-        }
-    }
-    Err(ENODEV)
+    IDS.enter().then_some(()).ok_or(ENODEV)
 }
 
 /// An id that was counted is gone, or was not made.
 pub(super) fn leave() {
-    IDS.fetch_sub(1, Release);
+    IDS.leave();
 }
 
 /// The workqueue, as a number; 0 while there is none.
@@ -70,7 +63,7 @@ impl Reaper {
         // SAFETY: Allocates.
         let queue = NonNull::new(unsafe { sys::rivet_alloc_reaper() }).ok_or(ENOMEM)?;
         QUEUE.store(queue.as_ptr() as usize, Release);
-        IDS.store(0, Release);
+        IDS.open();
         Ok(Self(queue))
     }
 }
@@ -79,7 +72,7 @@ impl Drop for Reaper {
     fn drop(&mut self) {
         const STEP_MS: u32 = 20;
         let mut waited = 0;
-        while let Err(left) = IDS.cmpxchg(0, CLOSED, Acquire) {
+        while let Err(left) = IDS.close() {
             fsleep(Delta::from_millis(i64::from(STEP_MS)));
             waited += STEP_MS;
             // Soon, and then every ten seconds.
