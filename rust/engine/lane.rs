@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     kapi::trace,
-    verbs::{Qp, Wc},
+    verbs::{qp::QpCounts, Qp, Wc},
 };
 use kernel::{
     new_spinlock_irq,
@@ -80,6 +80,15 @@ impl<S: Service> Queue<S> {
         if let Err(e) = posted {
             self.failed.get_or_insert(Fault::Posting(e));
         }
+    }
+}
+
+impl LaneStats {
+    /// Takes over what the lane's QPs have posted. By the writer only.
+    pub(crate) fn posted(&self, counts: &QpCounts) {
+        self.posts.set(counts.posts);
+        self.doorbells.set(counts.doorbells);
+        self.signalled.set(counts.signaled);
     }
 }
 

@@ -9,7 +9,7 @@
 //! accounting   who asks for a completion          naive     the slow choices, to compare with
 //! placement    which lane is on which CPU         stats     counters
 //! setting      what a device holds back           hardware  and how it is told
-//! rota         which CQ a poller begins with
+//! rota         which CQ a poller begins with      turns     who looks, and nothing overlooked
 //! ```
 //!
 //! A service makes a [`lane::Lane`] for each CPU that its connection is used from, with what it
@@ -39,6 +39,7 @@ pub(crate) mod poller;
 pub(crate) mod rota;
 pub(crate) mod setting;
 pub(crate) mod stats;
+pub(crate) mod turns;
 
 crate::kapi::fmt::kernel_display!(
     cpulist::CpuList,

@@ -2,29 +2,10 @@
 
 //! A CPU's share of completion handling: the CQs of its lanes, and who looks at them when.
 //!
-//! # Turns
+//! # Looking
 //!
-//! Whoever takes a *turn* polls: takes completions out of the CQs, up to `poll_budget`, and hands
-//! them to their lanes. There are two kinds of takers. Softirq takes one when a CQ's event or a
-//! hold's timer kicked it, and goes on while it finds something. A thread that waits for its own
-//! operations takes turns itself ([`Waiter`]): nobody has to be woken for it then. Only one at a
-//! time has the turn; who comes second leaves a note, and the first looks at it after it has given
-//! the turn back. So nothing that came is overlooked:
-//!
-//! ```text
-//! second: leave the note; try the turn       first: give the turn back; take the note; be second
-//! ```
-//!
-//! Either the second gets the turn, or the first sees the note, as both put a full barrier between
-//! their two steps. The first that has taken a note leaves one itself before it tries again: a
-//! third may have the turn by then, and has to know.
-//!
-//! # What follows an empty poll
-//!
-//! The [`Moderator`] says: look again (threads only), hold (a timer kicks softirq), or arm. Arming
-//! asks whether something slipped in before it took effect; if so, the turn goes on. While threads
-//! are at it, softirq leaves all that to them; the last of them that leaves has softirq take a
-//! turn, which then arms or holds.
+//! Softirq and threads that wait for their own operations take turns; see [`super::turns`]. What
+//! follows a turn that has found nothing, the [`Moderator`] says.
 //!
 //! Where the device can hold events back it does so in their place; see [`super::hardware`].
 //!
@@ -53,11 +34,12 @@ use super::{
     rota::Rota,
     setting::Rounds,
     stats::PollerStats,
+    turns::{self, Cqs, Desk, Failure, Turns},
 };
 use crate::{
     kapi::{
         bottom::{Bottom, Softirq},
-        time::{now_ns, MS},
+        time::now_ns,
         trace,
     },
     verbs::{cq, qp::filled, Cq, Device, Wc},
@@ -65,11 +47,10 @@ use crate::{
 use kernel::{
     new_mutex, new_spinlock,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Full, Relaxed},
-        Arc, Mutex, SpinLock,
-    },
+    sync::{Arc, Mutex, SpinLock, SpinLockGuard},
 };
+
+pub(crate) use super::turns::Look;
 
 /// Completions that are taken out of a CQ at a time.
 const CHUNK: u32 = 32;
@@ -97,16 +78,6 @@ struct Turn {
     rounds: Option<Rounds>,
 }
 
-/// What a turn came to.
-enum Took {
-    /// Completions were found.
-    Found,
-    /// None were, and this follows.
-    Empty(Next),
-    /// It is left to somebody else, who has the turn or waits, and will look.
-    Left,
-}
-
 /// What softirq runs.
 #[pin_data]
 struct Core {
@@ -114,12 +85,9 @@ struct Core {
     policy: Arc<Policy>,
     #[pin]
     turn: SpinLock<Turn>,
-    /// Somebody wanted the turn and did not get it.
-    note: Atomic<bool>,
+    turns: Turns,
     /// A CQ failed, and nothing on this poller works from there on.
-    failed: Atomic<bool>,
-    /// Threads that take turns.
-    waiters: Atomic<u32>,
+    failure: Failure,
     stats: Arc<PollerStats>,
     #[pin]
     hardware: Hardware,
@@ -152,9 +120,8 @@ impl Poller {
             cpu,
             policy: policy.clone(),
             turn <- new_spinlock!(turn),
-            note: Atomic::new(false),
-            failed: Atomic::new(false),
-            waiters: Atomic::new(0),
+            turns: Turns::new(),
+            failure: Failure::new(),
             hardware <- Hardware::new(device, policy.clone(), stats.clone()),
             stats,
         });
@@ -195,7 +162,7 @@ impl Poller {
         let found = pollers.iter().find(|poller| {
             poller.cpu() == cpu
                 && Arc::ptr_eq(&poller.device, device)
-                && !poller.bottom.failed.load(Relaxed)
+                && !poller.bottom.failure.is_noted()
         });
         let poller = match found {
             Some(poller) => poller.clone(),
@@ -212,22 +179,12 @@ impl Poller {
 
     /// Changes what the turn works with, in process context.
     fn change<R>(&self, f: impl FnOnce(&mut Turn) -> R) -> R {
-        let result = f(&mut self.bottom.turn.lock());
-        if self.bottom.note.xchg(false, Full) {
-            self.kick();
-        }
-        result
+        turns::change(&self.bottom, || f(&mut self.bottom.turn.lock()))
     }
 
     /// Has softirq take a turn.
     fn kick(&self) {
-        let stats = &self.bottom.stats;
-        stats.kicks.add(1);
-        let remote = self.bottom.kick(self.bottom.cpu);
-        if remote {
-            stats.remote_kicks.add(1);
-        }
-        trace::kick(self.bottom.cpu, remote);
+        self.bottom.wake();
     }
 }
 
@@ -245,28 +202,10 @@ impl cq::Handler for Poller {
 }
 
 impl Core {
-    /// Takes the turn, if nobody else has it, as often as somebody leaves a note meanwhile.
-    fn turn(&self, mut f: impl FnMut(&mut Turn) -> Took) -> Took {
-        let mut took = Took::Left;
-        loop {
-            self.note.xchg(true, Full);
-            let Some(mut turn) = self.turn.try_lock() else {
-                return took;
-            };
-            // Before the poll, which so sees what the writer of the note saw.
-            self.note.xchg(false, Full);
-            took = f(&mut turn);
-            drop(turn);
-            if !self.note.xchg(false, Full) {
-                return took;
-            }
-        }
-    }
-
     /// A CQ failed: the next turn tells the lanes. Any context.
     fn cq_failed(&self) {
         self.stats.cq_failures.add(1);
-        self.failed.store(true, Relaxed);
+        self.failure.note();
     }
 
     /// Takes up to `budget` completions out of the CQs and hands them on. Fewer mean that the CQs
@@ -294,11 +233,11 @@ impl Core {
             }
             n as u32
         });
-        if self.failed.load(Relaxed) && !core::mem::replace(told, true) {
+        self.failure.tell(told, || {
             for (_, lane) in lanes.iter() {
                 lane.cq_failed();
             }
-        }
+        });
         trace::poll(self.cpu, found);
         found
     }
@@ -326,83 +265,98 @@ impl Core {
         }
         next
     }
+}
 
-    /// A turn of softirq.
-    fn softirq_turn(&self) -> Took {
-        let knobs = self.policy.moderation();
-        self.turn(|turn| {
-            let took = self.poll_and_go_on(turn, &knobs);
-            let Turn {
-                rounds, moderator, ..
-            } = turn;
-            if rounds.is_some() {
-                self.hardware.turn(rounds, moderator, &knobs);
-            }
-            took
-        })
+/// The turn, taken.
+struct Taken<'a> {
+    core: &'a Core,
+    turn: SpinLockGuard<'a, Turn>,
+}
+
+impl Cqs for Taken<'_> {
+    #[inline]
+    fn sweep(&mut self, budget: u32) -> u32 {
+        self.core.sweep(&mut self.turn, budget)
     }
 
-    /// What softirq does in its turn: polls, and when the CQs are empty and no thread looks at them,
-    /// arms or asks for a hold.
-    fn poll_and_go_on(&self, turn: &mut Turn, knobs: &Moderation) -> Took {
-        let mut left = knobs.poll_budget;
-        loop {
-            let n = self.sweep(turn, left);
-            left -= n;
-            let now = now_ns();
-            if n > 0 {
-                turn.moderator.found(n, now);
-            }
-            if left == 0 {
-                return Took::Found;
-            }
-            if self.waiters.load(Relaxed) > 0 {
-                return Took::Left;
-            }
-            if turn.told {
-                // It may tell of nothing any more, or for ever of something. Its lanes go soon.
-                return Took::Empty(Next::Hold(MS));
-            }
-            let next = self.next(turn, knobs, false, now);
-            if next == Next::Arm && self.arm(turn) {
-                // A device that fails may say so for ever, and have nothing.
-                left -= 1;
-                continue;
-            }
-            return Took::Empty(next);
+    #[inline]
+    fn now(&self) -> u64 {
+        now_ns()
+    }
+
+    #[inline]
+    fn found(&mut self, n: u32, now: u64) {
+        self.turn.moderator.found(n, now);
+    }
+
+    #[inline]
+    fn failed(&self) -> bool {
+        self.turn.told
+    }
+
+    #[inline]
+    fn next(&mut self, rules: &Moderation, may_spin: bool, now: u64) -> Next {
+        self.core.next(&mut self.turn, rules, may_spin, now)
+    }
+
+    #[inline]
+    fn arm(&mut self) -> bool {
+        self.core.arm(&self.turn)
+    }
+
+    #[inline]
+    fn over(&mut self, rules: &Moderation) {
+        let Turn {
+            rounds, moderator, ..
+        } = &mut *self.turn;
+        if rounds.is_some() {
+            self.core.hardware.turn(rounds, moderator, rules);
         }
     }
+}
 
-    /// A turn of a thread that waits.
-    fn waiter_turn(&self) -> Took {
-        let knobs = self.policy.moderation();
-        self.turn(|turn| {
-            let n = self.sweep(turn, knobs.poll_budget);
-            let now = now_ns();
-            if n > 0 {
-                turn.moderator.found(n, now);
-                return Took::Found;
-            }
-            let next = self.next(turn, &knobs, true, now);
-            Took::Empty(next)
-        })
+impl Desk for Bottom<Core> {
+    type Cqs<'a> = Taken<'a>;
+
+    #[inline]
+    fn turns(&self) -> &Turns {
+        &self.turns
     }
 
-    /// The last turn of a thread that is no longer among the waiters: looks once more, and arms if
-    /// that is what follows.
-    fn last_turn(&self, next: Next) -> Took {
-        let budget = self.policy.moderation().poll_budget;
-        self.turn(|turn| {
-            let n = self.sweep(turn, budget);
-            if n > 0 {
-                turn.moderator.found(n, now_ns());
-                return Took::Found;
-            }
-            if next == Next::Arm && self.arm(turn) {
-                return Took::Found;
-            }
-            Took::Empty(next)
-        })
+    #[inline]
+    fn try_take(&self) -> Option<Taken<'_>> {
+        let turn = self.turn.try_lock()?;
+        Some(Taken { core: self, turn })
+    }
+
+    #[inline]
+    fn rules(&self) -> Moderation {
+        self.policy.moderation()
+    }
+
+    #[inline]
+    fn may_poll(&self) -> bool {
+        self.policy.completion().may_poll()
+    }
+
+    #[inline]
+    fn wake(&self) {
+        self.stats.kicks.add(1);
+        let remote = self.kick(self.cpu);
+        if remote {
+            self.stats.remote_kicks.add(1);
+        }
+        trace::kick(self.cpu, remote);
+    }
+
+    #[inline]
+    fn go_on(&self) {
+        self.kick(self.cpu);
+    }
+
+    #[inline]
+    fn wake_after(&self, ns: u64) {
+        self.kick_after(self.cpu, ns);
     }
 }
 
@@ -424,92 +378,23 @@ fn hand_on(lanes: &[(u32, Arc<dyn Takes>)], wcs: &mut [Wc]) {
 
 impl Softirq for Core {
     fn run(&self, bottom: &Bottom<Self>) {
-        match self.softirq_turn() {
-            Took::Found | Took::Empty(Next::Spin) => {
-                bottom.kick(self.cpu);
-            }
-            Took::Empty(Next::Hold(ns)) => bottom.kick_after(self.cpu, ns),
-            Took::Empty(Next::Arm) | Took::Left => {}
-        }
+        turns::softirq(bottom);
     }
 }
 
-/// What a thread that waits for operations does next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Look {
-    /// Completions were handed on: see whether one's own are among them.
-    Found,
-    /// Nothing yet: look again, after others had the CPU.
-    Again,
-    /// Sleep until the lane says that something completed; the CQs are looked at by others.
-    Sleep,
-}
-
 /// A thread that waits for its operations by looking for completions itself.
-pub(crate) struct Waiter<'a> {
-    poller: &'a Poller,
-    /// It is among those whom softirq leaves the CQs to.
-    counted: bool,
-}
+pub(crate) struct Waiter<'a>(turns::Waiter<'a, Bottom<Core>>);
 
 impl<'a> Waiter<'a> {
     /// A thread that does not wait yet.
     pub(crate) fn new(poller: &'a Poller) -> Self {
-        Self {
-            poller,
-            counted: false,
-        }
+        Self(turns::Waiter::new(&poller.bottom))
     }
 
     /// Looks once, if the policy lets it poll. Process context, without locks of lanes.
+    #[inline]
     pub(crate) fn look(&mut self) -> Look {
-        let core = &*self.poller.bottom;
-        if !core.policy.completion().may_poll() {
-            self.leave();
-            return Look::Sleep;
-        }
-        if !self.counted {
-            self.counted = true;
-            core.waiters.fetch_add(1, Relaxed);
-        }
-        let next = match core.waiter_turn() {
-            Took::Found => return Look::Found,
-            Took::Left | Took::Empty(Next::Spin) => return Look::Again,
-            Took::Empty(next) => next,
-        };
-        // First this: softirq must not leave to a thread what that no longer does.
-        self.counted = false;
-        core.waiters.fetch_sub(1, Full);
-        match core.last_turn(next) {
-            Took::Found => {
-                // Nothing may be armed: whoever ends now has to leave first.
-                self.counted = true;
-                core.waiters.fetch_add(1, Relaxed);
-                Look::Found
-            }
-            Took::Empty(Next::Hold(ns)) => {
-                self.poller.bottom.kick_after(core.cpu, ns);
-                Look::Sleep
-            }
-            // Whoever has the turn has seen the note, and that one waiter less is there.
-            Took::Empty(_) | Took::Left => Look::Sleep,
-        }
-    }
-}
-
-impl Waiter<'_> {
-    /// Leaves the CQs to softirq, if this was the last that looked at them.
-    fn leave(&mut self) {
-        if core::mem::take(&mut self.counted) && self.poller.bottom.waiters.fetch_sub(1, Full) == 1
-        {
-            self.poller.kick();
-        }
-    }
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        self.leave();
+        self.0.look()
     }
 }
 

@@ -5,6 +5,7 @@
 //! A [`Counter`] has one writer at a time (whoever holds the lane or the turn): it is loaded and
 //! stored, which costs what a plain variable costs. A [`Shared`] has many, and costs a locked
 //! instruction; it counts what is rare or comes from anywhere. Anyone may read both at any time.
+//! `make unit` explores both (`rust/races/stats.rs`).
 
 use core::fmt::{self, Write};
 use kernel::sync::atomic::{Atomic, Relaxed};
@@ -14,7 +15,7 @@ pub(crate) struct Counter(Atomic<u64>);
 
 impl Counter {
     /// Zero.
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Atomic::new(0))
     }
 
@@ -40,7 +41,7 @@ pub(crate) struct Shared(Atomic<u64>);
 
 impl Shared {
     /// Zero.
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Atomic::new(0))
     }
 
@@ -68,7 +69,7 @@ macro_rules! counters {
 
         impl $name {
             /// All zero.
-            pub(crate) const fn new() -> Self {
+            pub(crate) fn new() -> Self {
                 Self { $($field: $kind::new(),)* }
             }
 
@@ -131,15 +132,6 @@ counters! {
         copies: Counter,
         /// Times that the lane's lock was held by somebody else.
         lock_waits: Shared,
-    }
-}
-
-impl LaneStats {
-    /// Takes over what the lane's QPs have posted. By the writer only.
-    pub(crate) fn posted(&self, counts: &crate::verbs::qp::QpCounts) {
-        self.posts.set(counts.posts);
-        self.doorbells.set(counts.doorbells);
-        self.signalled.set(counts.signaled);
     }
 }
 
