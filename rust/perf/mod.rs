@@ -61,6 +61,7 @@ pub(crate) mod histogram;
 pub(crate) mod listener;
 pub(crate) mod params;
 pub(crate) mod pattern;
+pub(crate) mod post;
 pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod slots;

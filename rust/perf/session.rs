@@ -16,6 +16,7 @@ use super::{
     control::{Arrival, Control},
     failure::{Because, Failure, Outcome},
     params::{Load, Op},
+    post::Flag,
     server::Server,
     slots::Remote,
     stats::Stats,
@@ -92,7 +93,7 @@ pub(crate) struct Mailbox {
     mail: Mutex<Letters>,
     /// CQ events that the session has not counted yet.
     cq_events: Shared,
-    filled: Atomic<bool>,
+    filled: Flag,
     stop: Atomic<bool>,
     cq_failed: Atomic<bool>,
     overflowed: Atomic<bool>,
@@ -106,7 +107,7 @@ impl Mailbox {
                 event <- Event::new(),
                 mail <- new_mutex!(Letters { mail: KVec::new(), closed: false }),
                 cq_events: Shared::new(),
-                filled: Atomic::new(false),
+                filled: Flag::new(),
                 stop: Atomic::new(false),
                 cq_failed: Atomic::new(false),
                 overflowed: Atomic::new(false),
@@ -117,19 +118,21 @@ impl Mailbox {
 
     /// Puts mail in. Sleeps. Without memory for it the session ends.
     pub(crate) fn put(&self, mail: Mail) {
-        let mut letters = self.mail.lock();
-        if letters.closed {
-            // What it holds goes outside of the lock.
-            drop(letters);
-            return drop(mail);
-        }
-        // Bounded by what the CM sends about connections that exist.
-        if letters.mail.push(mail, GFP_KERNEL).is_err() {
-            self.overflowed.store(true, Relaxed);
-        }
-        drop(letters);
-        self.filled.store(true, Relaxed);
-        self.event.raise();
+        // What it holds goes outside of the lock, if it is not put in.
+        let mut mail = Some(mail);
+        let put = || {
+            let mut letters = self.mail.lock();
+            if letters.closed {
+                return false;
+            }
+            // Bounded by what the CM sends about connections that exist.
+            let pushed = mail.take().map(|mail| letters.mail.push(mail, GFP_KERNEL));
+            if pushed.is_some_and(|pushed| pushed.is_err()) {
+                self.overflowed.store(true, Relaxed);
+            }
+            true
+        };
+        self.filled.put(put, || self.event.raise());
     }
 
     /// Takes nothing more, and drops what is in it: a connection in the mail refers back to the
@@ -503,7 +506,7 @@ impl Session {
         loop {
             self.moved = false;
             self.poll(role)?;
-            if self.mailbox.filled.xchg(false, Relaxed) {
+            if self.mailbox.filled.take() {
                 self.take_mail(role)?;
             }
             if idle == 0 || idle >= IDLE_ROUNDS || self.moved {

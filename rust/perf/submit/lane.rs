@@ -33,7 +33,7 @@ use kernel::{
     debugfs::{Dir, File},
     prelude::*,
     str::CString,
-    sync::{atomic::Relaxed, Arc},
+    sync::Arc,
 };
 
 /// A data connection that is a lane. Fields are dropped in order.
@@ -298,8 +298,7 @@ impl LaneConn {
             threads.reserve(1, GFP_KERNEL)?;
             let thread = kthread::spawn(&name, move || {
                 lane.run(who, cpu, &bell, &poller);
-                left.left.fetch_sub(1, Relaxed);
-                left.mailbox.nudge();
+                left.left.done(|| left.mailbox.nudge());
             });
             threads.push(thread.because("thread")?, GFP_KERNEL)?;
         }

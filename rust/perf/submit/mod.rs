@@ -27,6 +27,7 @@ pub(crate) use submission::{AnyLane, Broken};
 use super::{
     failure::{Failure, Outcome},
     params::{Load, Op, CONNECTIONS, DEPTH},
+    post,
     session::Mailbox,
     stats::Part,
 };
@@ -36,14 +37,7 @@ use crate::{
     value::Bounds,
     verbs::{CmId, Pd, WcStatus},
 };
-use kernel::{
-    debugfs::Dir,
-    prelude::*,
-    sync::{
-        atomic::{Atomic, Relaxed},
-        Arc,
-    },
-};
+use kernel::{debugfs::Dir, prelude::*, sync::Arc};
 use lane::{LaneConn, Making};
 use roster::Roster;
 
@@ -66,7 +60,7 @@ pub(crate) struct Crew {
 /// How a client's submitters are doing.
 struct Left {
     /// Submitters that are not done.
-    left: Atomic<u32>,
+    left: post::Left,
     mailbox: Arc<Mailbox>,
 }
 
@@ -139,7 +133,7 @@ impl Workforce {
             })?;
         }
         let left = Left {
-            left: Atomic::new(threads),
+            left: post::Left::new(threads),
             mailbox: mailbox.clone(),
         };
         Ok(Self {
@@ -208,7 +202,7 @@ impl Workforce {
 
     /// Whether all submitters have ended.
     pub(crate) fn is_done(&self) -> bool {
-        self.left.left.load(Relaxed) == 0
+        self.left.left.is_none()
     }
 
     /// Ends a load by time: what is under way is waited for.
