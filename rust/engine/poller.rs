@@ -243,6 +243,7 @@ impl Core {
     }
 
     /// Arms all CQs; `true` if completions may have come before that took effect.
+    #[inline(always)]
     fn arm(&self, turn: &Turn) -> bool {
         let mut missed = false;
         for cq in turn.cqs.iter() {
@@ -255,6 +256,7 @@ impl Core {
     }
 
     /// What follows an empty poll.
+    #[inline(always)]
     fn next(&self, turn: &mut Turn, knobs: &Moderation, may_spin: bool, now: u64) -> Next {
         let before = turn.moderator.changes();
         let next = turn.moderator.empty(knobs, may_spin, now);
