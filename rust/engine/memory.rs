@@ -34,9 +34,9 @@ use super::{
 use crate::{
     kapi::{random, trace},
     verbs::{
-        mr::Revocation, qp, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Members, Mr,
-        PageList, PageRefs, Pd, Qp, RegisteredMr, Registration, RemoteAddr, SendWr, SgTable, Sge,
-        WcStatus,
+        caps::Caps, mr::Revocation, qp, wc::Done, Access, Buffer, Direction, Mapped, MappedPages,
+        Members, Mr, PageList, PageRefs, Pd, Qp, RegisteredMr, Registration, RemoteAddr, SendWr,
+        SgTable, Sge, WcStatus,
     },
 };
 use core::{marker::PhantomData, pin::Pin};
@@ -83,8 +83,10 @@ pub(crate) trait Flow: Send + Unpin + 'static {
     const IN: bool;
     /// The mapping of the pages.
     const DIRECTION: Direction;
-    /// Rights on regions: what the operation needs itself, and nothing for peers.
-    const ACCESS: Access;
+
+    /// Rights on regions: what the operation needs itself, and nothing for peers but what READs on
+    /// such a device cannot do without.
+    fn access(caps: &Caps) -> Access;
 
     /// Makes the operation of a work request.
     fn build(verb: Self::Verb, wr: &mut SendWr<'_, '_>) -> Result;
@@ -98,7 +100,10 @@ impl Flow for In {
 
     const IN: bool = true;
     const DIRECTION: Direction = Direction::FromDevice;
-    const ACCESS: Access = Access::LOCAL_WRITE;
+
+    fn access(caps: &Caps) -> Access {
+        caps.read_sink
+    }
 
     fn build(from: RemoteAddr, wr: &mut SendWr<'_, '_>) -> Result {
         wr.read(from)
@@ -126,7 +131,10 @@ impl Flow for Out {
 
     const IN: bool = false;
     const DIRECTION: Direction = Direction::ToDevice;
-    const ACCESS: Access = Access::LOCAL_READ;
+
+    fn access(_caps: &Caps) -> Access {
+        Access::LOCAL_READ
+    }
 
     fn build(verb: Outgoing, wr: &mut SendWr<'_, '_>) -> Result {
         match verb {
@@ -300,6 +308,8 @@ pub(crate) struct Memory<P: Source, F: Flow = In> {
     remains: KVec<Remains<P>>,
     /// Of [`Out`]: the device's LOCAL_INV waits for all that is before it.
     inv_waits: bool,
+    /// Rights on regions.
+    access: Access,
     _flow: PhantomData<F>,
 }
 
@@ -342,6 +352,7 @@ impl<P: Source, F: Flow> Memory<P, F> {
             frames: KVec::new(),
             remains: KVec::new(),
             inv_waits: pd.device().caps().local_inv_waits,
+            access: F::access(pd.device().caps()),
             _flow: PhantomData,
         };
         let pages = need.len.div_ceil(PAGE_SIZE);
@@ -423,7 +434,7 @@ impl<P: Source, F: Flow> Memory<P, F> {
                 return Err((e, pages));
             }
         };
-        match mr.try_register(mapped, F::ACCESS) {
+        match mr.try_register(mapped, self.access) {
             Ok(registration) => {
                 stats.registrations.add(1);
                 trace::mr_register(registration.key(), len as u64);
@@ -479,7 +490,7 @@ impl<P: Source, F: Flow> Memory<P, F> {
                 let Some(parts) = cache.claim() else {
                     return Err((EINVAL, pages));
                 };
-                let shared = match register::<P, F>(parts, &pages, len) {
+                let shared = match register::<P, F>(parts, &pages, len, self.access) {
                     Ok(shared) => shared,
                     Err((e, parts)) => {
                         let _ = cache.supply(parts);
@@ -650,6 +661,7 @@ fn register<P: Source, F: Flow>(
     mut parts: Parts,
     pages: &P,
     len: usize,
+    access: Access,
 ) -> core::result::Result<Arc<Shared>, (Error, Parts)> {
     parts.refs.clear();
     if let Err(e) = pages.add_to(&mut parts.refs, len) {
@@ -673,7 +685,7 @@ fn register<P: Source, F: Flow>(
             return Err((e, parts));
         }
     };
-    match mr.try_register(mapped, F::ACCESS) {
+    match mr.try_register(mapped, access) {
         Ok(registration) => {
             shell.as_mut().get_mut().0 = Some(registration);
             Ok(shell.into())

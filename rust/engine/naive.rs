@@ -13,7 +13,9 @@ use super::{
 };
 use crate::{
     kapi::trace,
-    verbs::{wc::Done, MappedPages, Mr, Pd, Qp, RegisteredMr, Registration, SgTable, WcStatus},
+    verbs::{
+        wc::Done, Access, MappedPages, Mr, Pd, Qp, RegisteredMr, Registration, SgTable, WcStatus,
+    },
 };
 use core::marker::PhantomData;
 use kernel::{
@@ -61,6 +63,8 @@ pub(crate) struct Waited<P: Source, F: Flow, const KEEPS: bool> {
     regions: KVec<(Mr, SgTable)>,
     /// What operations are done with. Has room for all that there can be.
     remains: KVec<Remains<P>>,
+    /// Rights on regions.
+    access: Access,
     _flow: PhantomData<F>,
 }
 
@@ -87,6 +91,7 @@ impl<P: Source, F: Flow, const KEEPS: bool> Waited<P, F, KEEPS> {
         Ok(Self {
             regions,
             remains: KVec::with_capacity(need.depth as usize * 2, GFP_KERNEL)?,
+            access: F::access(pd.device().caps()),
             _flow: PhantomData,
         })
     }
@@ -168,7 +173,7 @@ where
                 return Err((e, transfer.user, Some(pages)));
             }
         };
-        let registration = match mr.try_register(mapped, F::ACCESS) {
+        let registration = match mr.try_register(mapped, self.access) {
             Ok(registration) => registration,
             Err((e, mr, mapped)) => {
                 let (table, pages) = mapped.unmap();

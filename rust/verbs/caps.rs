@@ -168,10 +168,37 @@ pub(crate) struct Caps {
     /// LOCAL_INV waits until all that is before it is done, as the fence of IBA vol. 1, 10.6.5.1
     /// has it, which a work request cannot ask for here. rxe always does.
     pub(crate) local_inv_waits: bool,
+    /// The device speaks iWARP: RC only, connected by the CM, without immediate data (RFC 5040, 4)
+    /// and without atomics.
+    pub(crate) iwarp: bool,
+    /// What READs land in needs, beyond the right to write locally: on iWARP the answer is a write
+    /// of the peer (RFC 5040, 5.2), so the region has to allow that.
+    pub(crate) read_sink: Access,
+    /// Defects of siw: it completes what comes behind a READ before the READ is done, where nothing
+    /// waits, and what breaks the connection before the READs that it breaks; and it takes the pages
+    /// of long payloads that ask for no completion into TCP's queues, where they are read after the
+    /// work requests behind them have completed. See [`super::send_queue`].
+    pub(crate) overtakes: bool,
+}
+
+/// Drivers of which something is known that no attribute tells.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Driver {
+    /// Soft-RoCE.
+    Rxe,
+    /// Soft-iWARP.
+    Siw,
+    /// Any other.
+    Other,
 }
 
 impl Caps {
-    pub(super) fn new(attr: &sys::ib_device_attr, cq_moderation: bool, rxe: bool) -> Self {
+    pub(super) fn new(
+        attr: &sys::ib_device_attr,
+        cq_moderation: bool,
+        driver: Driver,
+        iwarp: bool,
+    ) -> Self {
         let mem_mgt = sys::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
         Self {
             max_qp_wr: attr.max_qp_wr,
@@ -188,15 +215,30 @@ impl Caps {
             atomics: attr.atomic_cap != sys::ib_atomic_cap_IB_ATOMIC_NONE,
             mem_mgt: attr.device_cap_flags & mem_mgt != 0,
             cq_moderation: cq_moderation.then(|| CqModeration::new(&attr.cq_caps)),
-            registers_twice: rxe,
-            local_inv_waits: rxe,
+            registers_twice: driver == Driver::Rxe,
+            local_inv_waits: driver == Driver::Rxe,
+            iwarp,
+            read_sink: match iwarp {
+                true => Access::REMOTE_WRITE,
+                false => Access::LOCAL_WRITE,
+            },
+            overtakes: driver == Driver::Siw,
         }
+    }
+
+    /// Refuses a transport that the device does not have.
+    pub(crate) fn check_transport(&self, qp_type: QpType) -> Result {
+        if self.iwarp && qp_type != QpType::Rc {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(())
     }
 
     /// Refuses an operation that the device does not have, whatever the transport.
     pub(crate) fn check(&self, op: Op) -> Result {
         let has = match op {
             Op::Atomic => self.atomics,
+            Op::SendImm | Op::WriteImm => !self.iwarp,
             Op::SendInv | Op::RegMr | Op::LocalInv => self.mem_mgt,
             _ => true,
         };

@@ -15,7 +15,7 @@
 //! C header: `include/rdma/ib_verbs.h`
 
 use super::{
-    caps::Caps,
+    caps::{Caps, Driver},
     gone::{self, Gone},
     reaper::Reaper,
 };
@@ -123,8 +123,6 @@ impl Device {
         Ok(Port {
             active_mtu: mtu_bytes(attr.active_mtu),
             max_message: attr.max_msg_sz,
-            // SAFETY: The device is registered and the port exists, as the query succeeded.
-            iwarp: unsafe { sys::rivet_rdma_cap_iwarp(self.as_raw(), port) },
         })
     }
 }
@@ -153,8 +151,6 @@ pub(crate) struct Port {
     pub(crate) active_mtu: u32,
     /// Longest message that the port carries, bytes.
     pub(crate) max_message: u32,
-    /// Whether the port speaks iWARP (only RC, connected only by the CM).
-    pub(crate) iwarp: bool,
 }
 
 /// Bytes of an `enum ib_mtu`; 0 for a value that is none.
@@ -328,8 +324,14 @@ fn try_add(raw: *mut sys::ib_device) -> Result {
     // SAFETY: The device is registered: its attributes and operations are there and do not change.
     let caps = unsafe {
         let device = raw.as_ref();
-        let rxe = device.ops.driver_id == sys::rdma_driver_id_RDMA_DRIVER_RXE;
-        Caps::new(&device.attrs, device.ops.modify_cq.is_some(), rxe)
+        let driver = match device.ops.driver_id {
+            sys::rdma_driver_id_RDMA_DRIVER_RXE => Driver::Rxe,
+            sys::rdma_driver_id_RDMA_DRIVER_SIW => Driver::Siw,
+            _ => Driver::Other,
+        };
+        // All ports of a device speak iWARP, or none does.
+        let iwarp = sys::rivet_rdma_cap_iwarp(raw.as_ptr(), 1);
+        Caps::new(&device.attrs, device.ops.modify_cq.is_some(), driver, iwarp)
     };
     // INVARIANT: The core calls `add` for a registered device and calls `remove` before it goes,
     // and `remove` waits for the drop of the object made here.

@@ -397,8 +397,8 @@ impl<C: Cover> RegisteredMr<C> {
     }
 
     /// An SGE over `range` by the region's lkey, for a local work request: one however many pieces
-    /// the memory has. Where data shall land in it, the region needs [`Access::LOCAL_WRITE`]; READs
-    /// on iWARP need [`Access::REMOTE_WRITE`].
+    /// the memory has. Where data shall land in it, the region needs [`Access::LOCAL_WRITE`], and
+    /// for READs [`super::caps::Caps::read_sink`].
     ///
     /// # Errors
     ///

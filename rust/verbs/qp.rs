@@ -85,6 +85,9 @@ struct Events {
     failed: Atomic<bool>,
     /// For `rdma_notify`; null for a QP without a CM id.
     id: *mut sys::rdma_cm_id,
+    /// The device calls it fatal when a connection ends ([`super::caps::Caps::overtakes`]): what was
+    /// outstanding is flushed, and the CM tells.
+    ends_fatally: bool,
 }
 
 // SAFETY: An atomic, and a pointer that only the event handler follows, as long as there is a QP.
@@ -166,8 +169,8 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for numbers beyond the device's limits or CQs of another device, `ENOSPC` if the
-    /// CQs have no room for all of its completions.
+    /// `EINVAL` for numbers beyond the device's limits or CQs of another device, `EOPNOTSUPP` for a
+    /// transport that it does not have, `ENOSPC` if the CQs have no room for all of its completions.
     pub(crate) fn new(
         pd: &Arc<Pd>,
         send_cq: &Arc<Cq>,
@@ -209,6 +212,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     ) -> Result<Self> {
         let device = pd.device();
         let caps = device.caps();
+        caps.check_transport(config.qp_type)?;
         if config.max_send_wr < 2
             || config.max_send_wr >= caps.max_qp_wr
             || config.max_recv_wr > caps.max_qp_wr
@@ -225,7 +229,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
 
         // All memory first, so that nothing fails once the QP is there.
         let memory = SendMemory::new(config.max_send_wr, config.batch, config.max_send_sge)?;
-        let recvs = RecvQueue::new(recv_wr, config.batch, config.max_recv_sge)?;
+        let recvs = RecvQueue::new(recv_wr, config.batch, config.max_recv_sge, caps)?;
         let max_message = device.port(port)?.max_message;
         let key = new_key();
         let events = Arc::new(
@@ -233,6 +237,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
                 key,
                 failed: Atomic::new(false),
                 id: id.map_or(core::ptr::null_mut(), CmId::as_raw),
+                ends_fatally: caps.overtakes,
             },
             GFP_KERNEL,
         )?;
@@ -667,7 +672,9 @@ unsafe extern "C" fn on_event(event: *mut sys::ib_event, context: *mut c_void) {
         }
         sys::ib_event_type_IB_EVENT_QP_FATAL
         | sys::ib_event_type_IB_EVENT_QP_REQ_ERR
-        | sys::ib_event_type_IB_EVENT_QP_ACCESS_ERR => {
+        | sys::ib_event_type_IB_EVENT_QP_ACCESS_ERR
+            if !events.ends_fatally =>
+        {
             // SAFETY: It is an event of a QP, which is valid during the callback.
             let number = unsafe { (*(*event).element.qp).qp_num };
             trace::qp(events.key, number, QpState::Failed as u32);

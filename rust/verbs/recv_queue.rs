@@ -6,7 +6,7 @@
 //! they are refused where posting happens, which may be in a context where tokens must not be
 //! dropped.
 
-use super::{chain::Chain, qp::filled, wc::Done, wr::RecvWr, Pd, Wc};
+use super::{caps::Caps, chain::Chain, qp::filled, wc::Done, wr::RecvWr, Pd, Wc};
 use crate::{kapi::trace, sys};
 use core::ptr::NonNull;
 use kernel::{prelude::*, sync::Arc};
@@ -21,17 +21,20 @@ pub(super) struct RecvQueue<R> {
     slots: KVVec<Option<R>>,
     free: KVVec<u32>,
     refused: u32,
+    /// See [`super::caps::Caps::overtakes`].
+    overtakes: bool,
     chain: Chain<sys::ib_recv_wr>,
 }
 
 impl<R> RecvQueue<R> {
     /// Allocates for `size` receives of `sges` SGEs; `batch` of them are posted at a time.
-    pub(super) fn new(size: u32, batch: u32, sges: u32) -> Result<Self> {
+    pub(super) fn new(size: u32, batch: u32, sges: u32, caps: &Caps) -> Result<Self> {
         // INVARIANT: All slots are free.
         Ok(Self {
             slots: filled(size as usize, || None)?,
             free: all_free(size)?,
             refused: 0,
+            overtakes: caps.overtakes,
             chain: Chain::new(batch.min(size) as usize, sges as usize)?,
         })
     }
@@ -107,9 +110,13 @@ impl<R> RecvQueue<R> {
             // their completion was seen.
             unsafe { sys::rivet_ib_post_recv(qp.as_ptr(), first, bad.cast()) }
         });
-        posted.map_err(|refused| {
+        posted.or_else(|refused| {
             self.refused += refused.left as u32;
-            refused.error
+            // See `super::send_queue`, on devices that overtake.
+            match self.overtakes && refused.error == ENOTCONN {
+                true => Ok(()),
+                false => Err(refused.error),
+            }
         })
     }
 

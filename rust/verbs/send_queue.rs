@@ -17,6 +17,17 @@
 //! marker that [`super::Qp::enter_error`] posts, or go with the QP. So tokens are never dropped
 //! where posting happens, which may be in a context that may not sleep; and a chain of which only a
 //! part was taken keeps the memory of that part.
+//!
+//! # Devices that overtake
+//!
+//! That a completion speaks for all before it is what the specifications ask for. A device that does
+//! not keep to it ([`super::caps::Caps::overtakes`]) is made to: whatever is not a READ waits for
+//! the READs before it. What is left are errors, which such a device may report before READs that
+//! are still under way. They say nothing about those: the work request is marked like one that was
+//! refused, and the others come with completions of their own. (What is flushed, it flushes in
+//! order.) siw has one error for all that it could not send, which mostly is that the connection is
+//! gone: here that is flushed. And it takes nothing more when a connection ends, until the QP is in
+//! error: that comes back as flushed as well, and is no error of posting.
 
 use super::{
     chain::{refusal, Chain},
@@ -51,7 +62,7 @@ pub(super) struct Member {
     pub(super) effect: Effect,
     /// Of the last in a chain: whether a member begins or ends a registration.
     proving: bool,
-    /// The driver did not take it.
+    /// The driver did not take it, or has told of its failure too early.
     refused: bool,
 }
 
@@ -159,10 +170,29 @@ impl Posting {
             // their completion was seen.
             unsafe { sys::rivet_ib_post_send(qp.as_ptr(), first.cast(), bad.cast()) }
         });
-        posted.map_err(|refused| {
+        posted.or_else(|refused| {
             self.refuse(refused.left as u32);
-            refused.error
+            // Who flushes elsewhere refuses here: the connection is ending, of which the CM tells.
+            match self.limits.caps.overtakes && refused.error == ENOTCONN {
+                true => Ok(()),
+                false => Err(refused.error),
+            }
         })
+    }
+
+    /// Whether the failure `wc` of the work request `ahead` of the oldest has come before its turn,
+    /// of a device that does so. It is marked then.
+    fn overtakes(&mut self, wc: &Wc, ahead: u32) -> bool {
+        let early = self.limits.caps.overtakes
+            && ahead > 0
+            && !matches!(wc.status(), WcStatus::Success | WcStatus::Flushed);
+        if early {
+            let at = self.at(self.tail.wrapping_add(ahead));
+            self.ring[at].refused = true;
+            // Its own completion is gone: another has to come behind it.
+            self.unsignaled = self.used();
+        }
+        early
     }
 
     /// Marks the last `n` in the ring, of which none is staged.
@@ -417,7 +447,7 @@ impl<S> SendQueue<S> {
         }
         loop {
             let ahead = route.index.wrapping_sub(queue.tail) & MASK;
-            if ahead >= queue.posted() {
+            if ahead >= queue.posted() || queue.overtakes(wc, ahead) {
                 // A later one has covered it: it must not be mistaken for one of the next round.
                 wc.consume();
                 return None;
@@ -427,7 +457,10 @@ impl<S> SendQueue<S> {
             queue.tail = queue.tail.wrapping_add(1) & MASK;
             let mut status = WcStatus::Success;
             if ahead == 0 {
-                status = wc.status();
+                status = match wc.status() {
+                    WcStatus::LocalQpOperation if queue.limits.caps.overtakes => WcStatus::Flushed,
+                    status => status,
+                };
                 trace::complete(queue.key, route.index, false, wc.raw_status());
                 wc.consume();
             }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::sys;
 use core::marker::PhantomData;
-use kernel::prelude::*;
+use kernel::{page::PAGE_SIZE, prelude::*};
 
 /// Memory of a peer: where, and the key that the peer gave for it.
 ///
@@ -323,6 +323,16 @@ impl<'q, 't> SendWr<'q, 't> {
         Ok(())
     }
 
+    /// For [`Caps::overtakes`]: nothing passes a READ, and the pages of a long payload are copied,
+    /// which it does if a completion is asked for.
+    #[cold]
+    fn keep_order(&mut self, op: Op) {
+        if op != Op::Read {
+            self.fence();
+        }
+        self.signaled |= self.bytes >= PAGE_SIZE as u64;
+    }
+
     /// Checks the whole and closes the C object, but for the links to the next and to the SGEs.
     #[inline(always)]
     pub(super) fn finish(mut self, wr_id: u64) -> Result<Finished> {
@@ -340,6 +350,9 @@ impl<'q, 't> SendWr<'q, 't> {
         // SAFETY: A UD work request has been filled as one by `to`, or is still zeroed.
         if limits.qp_type == QpType::Ud && unsafe { self.raw.ud.ah.is_null() } {
             return Err(EDESTADDRREQ);
+        }
+        if limits.caps.overtakes {
+            self.keep_order(op);
         }
         let signaled = self.signaled;
         let n = self.n;

@@ -66,7 +66,7 @@ fn device_caps(rig: &Rig) -> Outcome {
     let port = rig.device.port(1)?;
     check!((256..=4096).contains(&port.active_mtu));
     check!(port.max_message >= 1 << 20);
-    check!(!port.iwarp);
+    check!(!caps.iwarp);
     check_err!(rig.device.port(0), EINVAL);
     check_err!(rig.device.port(99), EINVAL);
     Ok(())
