@@ -23,6 +23,7 @@ mod perf {
     pub(crate) mod exchange {
         pub(crate) mod wire;
     }
+    pub(crate) mod cause;
     pub(crate) mod histogram;
     pub(crate) mod params;
     pub(crate) mod pattern;

@@ -3,6 +3,7 @@
 //! The client's side of a session: connects, makes the load, takes the latencies.
 
 use super::{
+    cause::{look_at, LongPackets, Stage},
     conn::{self, Conn},
     exchange::requester::Requester,
     failure::{Because, Failure, Outcome},
@@ -81,6 +82,11 @@ impl Started {
         self.event.raise();
     }
 
+    /// Whether it was told that all went well.
+    pub(crate) fn was_connected(&self) -> bool {
+        self.result.copy() == Some(0)
+    }
+
     /// Waits until told. `EINTR` if a signal comes first.
     pub(crate) fn wait(&self) -> Result {
         loop {
@@ -144,6 +150,8 @@ pub(crate) struct Client {
     plan: Plan,
     started: Arc<Started>,
     phase: Phase,
+    /// What the connection that is being made waits for.
+    stage: Stage,
     /// A CM id that is not part of a connection yet.
     id: Option<CmId>,
     token: u64,
@@ -164,6 +172,7 @@ impl Client {
             plan,
             started,
             phase: Phase::Connecting,
+            stage: Stage::Address,
             id: None,
             token: 0,
             lanes: KVec::new(),
@@ -184,11 +193,16 @@ impl Client {
         };
         let mut id = CmId::new(&self.plan.net, mail).because("connection id")?;
         let timeout = session.settings.timeout_ms;
+        self.stage = Stage::Address;
         let address = &self.plan.address;
         id.resolve_addr(None, address, timeout).map_err(|e| {
             Failure::new(
                 e,
-                fmt!("{address} cannot be reached: error {}", e.to_errno()),
+                fmt!(
+                    "{address} cannot be reached: error {}; {}",
+                    e.to_errno(),
+                    look_at(Stage::Address, e.to_errno())
+                ),
             )
         })?;
         self.id = Some(id);
@@ -212,6 +226,7 @@ impl Client {
                         fmt!("{address} is reached by device {name}, not by the one that is set"),
                     ));
                 }
+                self.stage = Stage::Route;
                 id.resolve_route(session.settings.timeout_ms)
                     .because("resolving the route")
             }
@@ -228,6 +243,7 @@ impl Client {
 
     /// The route is there: make the QP and connect it.
     fn connect(&mut self, session: &mut Session, connection: Option<u32>) -> Outcome {
+        self.stage = Stage::Request;
         let id = self.id.take().ok_or(ENOTCONN)?;
         let (hello, (answers, makes)) = match connection {
             None => {
@@ -278,6 +294,7 @@ impl Client {
         connection: Option<u32>,
         data: &[u8],
     ) -> Outcome {
+        self.stage = Stage::Setup;
         let now = session.now;
         match connection {
             None => {
@@ -779,7 +796,12 @@ impl Client {
                 if now > self.setup_deadline {
                     return Err(Failure::new(
                         ETIMEDOUT,
-                        fmt!("the server did not answer in time while connecting"),
+                        fmt!(
+                            "{} took longer than {} ms; {}",
+                            self.stage.as_str(),
+                            setup_time(session) / MS,
+                            look_at(self.stage, ETIMEDOUT.to_errno())
+                        ),
                     ));
                 }
                 Ok(())
@@ -825,7 +847,11 @@ impl Client {
             let place = session.place(index);
             return Err(Failure::new(
                 ETIMEDOUT,
-                fmt!("{place}: nothing was completed for {} ms", timeout / MS),
+                fmt!(
+                    "{place}: nothing was completed for {} ms, but the control connection works; {}",
+                    timeout / MS,
+                    LongPackets(session.mtu())
+                ),
             ));
         }
         Ok(())
@@ -988,7 +1014,7 @@ fn begin(conn: &mut Conn, slot: KBox<Slot>, load: &Load, signaled: bool) -> Outc
         Op::Read => {
             let from = (seq % u64::from(load.depth)) as u32;
             let from = conn.remote.at(from, load.offset(from.into()))?;
-            conn.push(slot, offset, size, signaled, |wr| wr.read(from))
+            conn.push_read(slot, offset, size, signaled, from)
         }
         Op::FetchAdd => {
             let at = conn.remote.at(0, 0)?;

@@ -12,10 +12,11 @@ use super::{
 use crate::{
     kapi::random,
     verbs::{
-        caps::{Caps, UD_GRH_LEN},
-        Access, Ah, CmId, Cq, Path, Pd, Qp, QpConfig, QpType, Wc,
+        caps::{self, Caps, UD_GRH_LEN},
+        Access, Ah, CmId, Cq, Path, Pd, Qp, QpConfig, QpType, RemoteAddr, Wc,
     },
 };
+use core::ops::Range;
 use kernel::{prelude::*, sync::Arc};
 
 /// A QP whose tokens are slots.
@@ -26,6 +27,8 @@ pub(crate) type DataQp = Qp<KBox<Slot>, KBox<Slot>>;
 pub(crate) struct Queueing {
     /// SGEs per operation.
     pub(crate) sges: u32,
+    /// Work requests per operation: see [`parts`].
+    pub(crate) parts: u32,
     /// Work requests of one doorbell.
     pub(crate) batch: u32,
     /// One work request of so many asks for a completion.
@@ -57,6 +60,17 @@ pub(crate) struct Conn {
     queueing: Queueing,
 }
 
+impl Transport {
+    /// The type of its QPs.
+    pub(crate) fn qp_type(self) -> QpType {
+        match self {
+            Transport::Rc => QpType::Rc,
+            Transport::Uc => QpType::Uc,
+            Transport::Ud => QpType::Ud,
+        }
+    }
+}
+
 /// Rights that the peer needs on our memory.
 pub(crate) fn exposed_access(op: Op) -> Access {
     match op {
@@ -66,9 +80,18 @@ pub(crate) fn exposed_access(op: Op) -> Access {
     }
 }
 
+/// Work requests that an operation of `sges` SGEs takes: a READ into more than the device puts into
+/// one is several.
+pub(crate) fn parts(load: &Load, client: bool, sges: u32, caps: &Caps) -> u32 {
+    match load.op {
+        Op::Read if client => sges.div_ceil(caps.max_sges(caps::Op::Read).max(1)),
+        _ => 1,
+    }
+}
+
 /// Completions that a connection may have at a time: with the marker of the QP's end.
-pub(crate) fn completions(load: &Load, client: bool) -> u32 {
-    load.send_queue(client) + 1 + load.posted_receives(client)
+pub(crate) fn completions(load: &Load, client: bool, parts: u32) -> u32 {
+    load.send_queue(client) * parts + 1 + load.posted_receives(client)
 }
 
 /// READs and atomics at a time that an end's data connection of `depth` operations answers, and
@@ -97,16 +120,12 @@ impl Conn {
     ) -> Outcome<Self> {
         let recvs = load.posted_receives(client);
         let config = QpConfig {
-            qp_type: match load.transport {
-                Transport::Rc => QpType::Rc,
-                Transport::Uc => QpType::Uc,
-                Transport::Ud => QpType::Ud,
-            },
-            max_send_wr: load.send_queue(client),
+            qp_type: load.transport.qp_type(),
+            max_send_wr: load.send_queue(client) * queueing.parts,
             max_recv_wr: recvs,
-            max_send_sge: queueing.sges,
+            max_send_sge: queueing.sges.div_ceil(queueing.parts),
             max_recv_sge: 1,
-            batch: queueing.batch.max(load.chain(client)),
+            batch: queueing.batch.max(load.chain(client)).max(queueing.parts),
         };
         let qp = match &id {
             Some(id) => Qp::new_cm(id, pd, cq, cq, None, config),
@@ -118,7 +137,7 @@ impl Conn {
             id,
             free: slots::allocate(pd, load.send_slots(client), load.send_stride(client))
                 .because("payload memory")?,
-            exposed: Exposed::new(load.stride()),
+            exposed: Exposed::new(pd, load.stride()),
             remote: Remote::new(load.exposed_slots(!client)),
             psn: random::secret() as u32 & 0xff_ffff,
             qkey: random::secret() as u32 & 0x7fff_ffff,
@@ -224,6 +243,45 @@ impl Conn {
                 wr.signaled();
             }
             build(wr)
+        });
+        self.keep_on_error(pushed)
+    }
+
+    /// Stages a READ of `size` bytes into `slot`, as one work request or as [`parts`] of them.
+    /// On error the slot is free again.
+    pub(crate) fn push_read(
+        &mut self,
+        slot: KBox<Slot>,
+        offset: usize,
+        size: usize,
+        signaled: bool,
+        from: RemoteAddr,
+    ) -> Outcome {
+        let (parts, sges) = (self.queueing.parts as usize, self.queueing.sges as usize);
+        if parts <= 1 {
+            return self.push(slot, offset, size, signaled, |wr| wr.read(from));
+        }
+        let width = sges.div_ceil(parts);
+        let pushed = self.qp.push_chain(slot, |slot, chain| {
+            let mut pieces = slots::pieces(size, sges).peekable();
+            while let Some(first) = pieces.next() {
+                let others = width - 1;
+                chain.wr(|wr| {
+                    let at = |piece: &Range<usize>| offset + piece.start..offset + piece.end;
+                    slot.sge(wr, at(&first))?;
+                    for piece in pieces.by_ref().take(others) {
+                        slot.sge(wr, at(&piece))?;
+                    }
+                    if signaled && pieces.peek().is_none() {
+                        wr.signaled();
+                    }
+                    wr.read(RemoteAddr {
+                        addr: from.addr + first.start as u64,
+                        rkey: from.rkey,
+                    })
+                })?;
+            }
+            Ok(())
         });
         self.keep_on_error(pushed)
     }

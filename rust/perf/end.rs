@@ -435,6 +435,10 @@ fn conclude(board: &Board, started: &Started, outcome: Outcome, stats: &Arc<Stat
             stats.errors.add(1);
             board.end(stats, true);
             board.set_error(&failure);
+            // A start that fails is told of by whoever waits for it.
+            if started.was_connected() && failure.code != ECANCELED {
+                pr_warn!("perf: a client failed: {failure}\n");
+            }
             board.set_state(State::Failed);
             started.tell(Err(failure.code));
         }

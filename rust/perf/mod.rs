@@ -51,6 +51,7 @@
 //! checked against the state of the session; a peer that lies loses its session.
 
 pub(crate) mod board;
+mod cause;
 pub(crate) mod client;
 pub(crate) mod conn;
 pub(crate) mod control;
@@ -71,6 +72,7 @@ pub(crate) mod wire;
 
 crate::kapi::fmt::kernel_display!(
     board::State,
+    cause::LongPackets,
     failure::Failure,
     params::Op,
     params::Role,

@@ -11,6 +11,7 @@
 //! device's removal, or whoever wants it to stop. Timers are looked at about once a millisecond.
 
 use super::{
+    cause::{look_at, LongPackets, Stage},
     client::Client,
     conn::{Conn, Queueing},
     control::{Arrival, Control},
@@ -38,12 +39,13 @@ use crate::{
     verbs::{
         self, cm, cq, device,
         qp::{self, QpCounts},
-        Cq, Device, Pd, Wc, WcStatus,
+        Cq, Device, Pd, RejectReason, Wc, WcStatus,
     },
 };
 use kernel::{
     debugfs::Dir,
     new_mutex,
+    page::PAGE_SIZE,
     prelude::*,
     processor::cpu_relax,
     sync::{
@@ -204,19 +206,38 @@ impl cm::Handler for CmMail {
             cm::Event::AddrError(e) => failed(
                 e,
                 fmt!(
-                    "the address cannot be resolved to an RDMA device: error {}",
-                    e.to_errno()
+                    "the address cannot be resolved to an RDMA device: error {}; {}",
+                    e.to_errno(),
+                    look_at(Stage::Address, e.to_errno())
                 ),
             ),
-            cm::Event::RouteError(e) => failed(e, fmt!("no route: error {}", e.to_errno())),
+            cm::Event::RouteError(e) => failed(
+                e,
+                fmt!(
+                    "the address is resolved, but not the path: error {}; {}",
+                    e.to_errno(),
+                    look_at(Stage::Route, e.to_errno())
+                ),
+            ),
             cm::Event::ConnectError(e) => failed(e, fmt!("connecting: error {}", e.to_errno())),
             cm::Event::Unreachable(e) => failed(
                 EHOSTUNREACH,
-                fmt!("the peer does not answer: error {}", e.to_errno()),
+                fmt!(
+                    "the peer does not answer the connect request: error {}; {}",
+                    e.to_errno(),
+                    look_at(Stage::Request, e.to_errno())
+                ),
             ),
-            cm::Event::Rejected(reason, data) => match Refused::decode(data) {
-                Ok(refused) => failed(ECONNREFUSED, fmt!("refused: {refused}")),
-                Err(_) => failed(ECONNREFUSED, fmt!("refused: {reason}")),
+            cm::Event::Rejected(reason, data) => match (Refused::decode(data), reason) {
+                (Ok(refused), _) => failed(ECONNREFUSED, fmt!("refused: {refused}")),
+                (Err(_), RejectReason::Other(errno)) => failed(
+                    ECONNREFUSED,
+                    fmt!(
+                        "refused: {reason}; {}",
+                        look_at(Stage::Refusal, i32::try_from(errno).unwrap_or(0))
+                    ),
+                ),
+                (Err(_), reason) => failed(ECONNREFUSED, fmt!("refused: {reason}")),
             },
             cm::Event::Disconnected => CmNews::Disconnected,
             cm::Event::DeviceRemoval => failed(ENODEV, fmt!("the device is being removed")),
@@ -284,13 +305,16 @@ pub(crate) struct Session {
 /// What a session has of the device.
 pub(crate) struct Fabric {
     pub(crate) pd: Arc<Pd>,
+    /// Bytes of payload that a packet of the port has at most.
+    mtu: u32,
     cqs: KVec<Arc<Cq>>,
 }
 
 impl Fabric {
-    fn new(device: &Arc<Device>) -> Result<Self> {
+    fn new(device: &Arc<Device>, port: u32) -> Result<Self> {
         Ok(Self {
             pd: Pd::new(device)?,
+            mtu: device.port(port)?.active_mtu,
             cqs: KVec::new(),
         })
     }
@@ -365,9 +389,10 @@ impl Session {
         let made = (|| {
             let device = id.device().because("the device")?;
             self.check_device(&device)?;
-            let mut fabric = Fabric::new(&device).because("protection domain")?;
+            let mut fabric = Fabric::new(&device, id.port()).because("protection domain")?;
             let completions = super::control::COMPLETIONS;
-            let each = super::conn::completions(&self.load, self.is_client);
+            let parts = self.parts(device.caps());
+            let each = super::conn::completions(&self.load, self.is_client, parts);
             let all = u64::from(completions) + u64::from(each) * u64::from(self.load.connections);
             let cq = fabric
                 .cq(completions, all, &self.mailbox)
@@ -385,6 +410,11 @@ impl Session {
         Ok(())
     }
 
+    /// Work requests per operation on a device.
+    fn parts(&self, caps: &verbs::caps::Caps) -> u32 {
+        super::conn::parts(&self.load, self.is_client, self.settings.sges, caps)
+    }
+
     /// Refuses what the device cannot do, in words.
     fn check_device(&self, device: &Device) -> Outcome {
         let caps = device.caps();
@@ -394,26 +424,38 @@ impl Session {
         let kind = match op {
             Op::Read | Op::ExchangeIn => verbs::caps::Op::Read,
             op if op.is_atomic() => verbs::caps::Op::Atomic,
+            Op::SendImm => verbs::caps::Op::SendImm,
+            Op::WriteImm => verbs::caps::Op::WriteImm,
             _ => verbs::caps::Op::Send,
         };
+        let transport = self.load.transport;
+        caps.check_transport(transport.qp_type())
+            .map_err(|e| Failure::new(e, fmt!("{name} has no {transport}")))?;
         caps.check(kind)
             .map_err(|e| Failure::new(e, fmt!("{name} has no {op}")))?;
         if op.needs_region() {
             let reg = caps.check(verbs::caps::Op::RegMr);
             reg.map_err(|e| Failure::new(e, fmt!("{name} has no fast registration")))?;
+            let longest = caps.max_fast_reg_pages as usize * PAGE_SIZE;
+            let stride = self.load.stride();
+            if stride > longest && self.workforce.is_none() {
+                return Err(Failure::new(
+                    E2BIG,
+                    fmt!("size: {name} registers {longest} bytes at once, with what is around the payload it takes {stride}"),
+                ));
+            }
         }
-        if self.settings.sges > caps.max_sges(kind) {
-            let max = caps.max_sges(kind);
+        let parts = self.parts(caps);
+        let max = caps.max_sges(kind);
+        if self.settings.sges > max && parts == 1 {
             return Err(Failure::new(
                 E2BIG,
                 fmt!("sges: {name} has at most {max} for {op}"),
             ));
         }
-        let each = super::conn::completions(&self.load, self.is_client);
-        let queue = self
-            .load
-            .send_queue(self.is_client)
-            .max(self.load.receives());
+        let each = super::conn::completions(&self.load, self.is_client, parts);
+        let queue = self.load.send_queue(self.is_client) * parts;
+        let queue = queue.max(self.load.receives());
         if each > caps.max_cqe || queue >= caps.max_qp_wr {
             return Err(Failure::new(
                 E2BIG,
@@ -461,7 +503,11 @@ impl Session {
     pub(crate) fn make_conn(&mut self, id: Option<verbs::CmId>) -> Outcome<&mut Conn> {
         let index = self.conns.len() as u32;
         let port = self.control()?.id.port();
-        let each = super::conn::completions(&self.load, self.is_client);
+        let parts = match &self.fabric {
+            Some(fabric) => self.parts(fabric.pd.device().caps()),
+            None => return Err(ENOTCONN.into()),
+        };
+        let each = super::conn::completions(&self.load, self.is_client, parts);
         let left = u64::from(each) * u64::from(self.load.connections - index);
         let fabric = self.fabric.as_mut().ok_or(ENOTCONN)?;
         let cq = fabric
@@ -469,6 +515,7 @@ impl Session {
             .because("completion queue")?;
         let queueing = Queueing {
             sges: self.settings.sges,
+            parts,
             batch: self.knobs.batch,
             signal_every: self.load.signal_every(self.knobs.signal_every),
         };
@@ -688,6 +735,11 @@ impl Session {
         )
     }
 
+    /// Bytes of payload that a packet has at most; 0 without a device.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.fabric.as_ref().map_or(0, |fabric| fabric.mtu)
+    }
+
     /// What a data connection is called.
     pub(crate) fn place(&self, index: usize) -> Place {
         match &self.workforce {
@@ -713,7 +765,17 @@ impl Session {
             }
             _ => ECONNRESET,
         };
-        Failure::new(code, fmt!("{} broke: {status}", self.place(index)))
+        let place = self.place(index);
+        match status {
+            WcStatus::RetryExceeded => Failure::new(
+                code,
+                fmt!(
+                    "{place} broke: {status}; the peer's device is gone, or {}",
+                    LongPackets(self.mtu())
+                ),
+            ),
+            _ => Failure::new(code, fmt!("{place} broke: {status}")),
+        }
     }
 
     /// Begins to register the next piece of a connection's memory; `false` if all is registered.

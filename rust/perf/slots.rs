@@ -12,8 +12,11 @@ use crate::verbs::{
     wr::RecvWr, Ah, Buffer, Direction, Mapped, Mr, Pd, RegisteredMr, Registration, RemoteAddr,
     SendWr,
 };
-use core::num::{NonZeroU32, NonZeroUsize};
-use kernel::{prelude::*, sync::Arc};
+use core::{
+    num::{NonZeroU32, NonZeroUsize},
+    ops::Range,
+};
+use kernel::{page::PAGE_SIZE, prelude::*, sync::Arc};
 
 /// Bytes that are compared or filled at a time.
 const STEP: usize = 256;
@@ -60,33 +63,36 @@ pub(crate) fn allocate(pd: &Arc<Pd>, count: u32, stride: usize) -> Result<KVec<K
     Ok(slots)
 }
 
+/// Cuts `size` bytes into up to `n` pieces. The last one is longer, as even ones would hide mistakes.
+pub(crate) fn pieces(size: usize, n: usize) -> impl Iterator<Item = Range<usize>> {
+    let n = n.clamp(1, size.max(1));
+    let each = size.checked_div(n).unwrap_or(size);
+    (0..n).map(move |i| {
+        let end = if i + 1 == n { size } else { (i + 1) * each };
+        i * each..end
+    })
+}
+
 impl Slot {
-    /// Names `size` bytes at `offset` of the slot in `wr`, in `pieces` SGEs.
+    /// Names `range` of the slot in `wr`.
+    pub(crate) fn sge<'t>(&'t self, wr: &mut SendWr<'_, 't>, range: Range<usize>) -> Result {
+        let range = self.base + range.start..self.base + range.end;
+        wr.sge(self.memory.sge(range)?)
+    }
+
+    /// Names `size` bytes at `offset` of the slot in `wr`, in `n` SGEs.
     pub(crate) fn sges<'t>(
         &'t self,
         wr: &mut SendWr<'_, 't>,
         offset: usize,
         size: usize,
-        pieces: usize,
+        n: usize,
     ) -> Result {
-        let begin = self.base + offset;
-        if pieces <= 1 {
-            return wr.sge(self.memory.sge(begin..begin + size)?);
+        if n <= 1 {
+            return self.sge(wr, offset..offset + size);
         }
-        // Uneven pieces, as even ones would hide mistakes.
-        let each = (size / pieces).max(1);
-        let mut at = 0;
-        for i in 0..pieces {
-            let len = if i + 1 == pieces {
-                size - at
-            } else {
-                each.min(size - at)
-            };
-            if len == 0 {
-                break;
-            }
-            wr.sge(self.memory.sge(begin + at..begin + at + len)?)?;
-            at += len;
+        for piece in pieces(size, n) {
+            self.sge(wr, offset + piece.start..offset + piece.end)?;
         }
         Ok(())
     }
@@ -196,6 +202,14 @@ pub(crate) struct Exposed {
     pieces: KVec<RegisteredMr>,
 }
 
+/// How many slots of `stride` bytes are registered as one region: those of a piece, if the device
+/// can.
+fn slots_per_region(pd: &Pd, stride: usize) -> NonZeroUsize {
+    let longest = pd.device().caps().max_fast_reg_pages as usize * PAGE_SIZE;
+    let fit = longest.checked_div(stride).and_then(NonZeroUsize::new);
+    slots_per_piece(stride).min(fit.unwrap_or(NonZeroUsize::MIN))
+}
+
 /// A piece on its way to be registered.
 pub(crate) fn piece(
     pd: &Arc<Pd>,
@@ -204,7 +218,7 @@ pub(crate) fn piece(
     at: u32,
     access: crate::verbs::Access,
 ) -> Result<Option<Registration>> {
-    let per_piece = slots_per_piece(stride);
+    let per_piece = slots_per_region(pd, stride);
     let before = at as usize * per_piece.get();
     let Some(n) = (slots as usize).checked_sub(before).filter(|n| *n > 0) else {
         return Ok(None);
@@ -217,10 +231,10 @@ pub(crate) fn piece(
 
 impl Exposed {
     /// Nothing yet, of slots of `stride` bytes.
-    pub(crate) fn new(stride: usize) -> Self {
+    pub(crate) fn new(pd: &Pd, stride: usize) -> Self {
         Self {
             stride,
-            per_piece: slots_per_piece(stride),
+            per_piece: slots_per_region(pd, stride),
             pieces: KVec::new(),
         }
     }

@@ -70,7 +70,7 @@ done
 refused 9
 case_of refused_9 ECONNREFUSED "refused: " "" reject "$H"
 case_of refused_without_words ECONNREFUSED "refused: " "" reject ""
-case_of no_answer_at_all ETIMEDOUT "did not answer in time" "" sleep 4000
+case_of no_answer_at_all ETIMEDOUT "answer to the connect request took longer than" "" sleep 4000
 case_of silent_after_accept ETIMEDOUT "silent for 1000 ms" "$UC" "${accept[@]}" sleep 4000
 case_of no_answer_for_data ETIMEDOUT "silent for 1000 ms" "" "${accept[@]}" sleep 4000
 refused 5
