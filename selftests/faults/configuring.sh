@@ -67,6 +67,7 @@ starts() {
 	NS=a put c/stop 1
 	[ "$ERRNO" = OK ] || fail "stop: $ERRNO"
 	expect c errors=0 miscompares=0
+	rmdir "$C"/c
 	serves
 }
 

@@ -32,7 +32,7 @@ connects() {
 	server timeout_ms=2000 policy=p || return
 	for ((n = 1; n <= ROUNDS; n++)); do
 		client verify=1 count=60 timeout_ms=2000 policy=p "$@" || return
-		percent=$((n % 4 == 0 ? 40 : n % 4 * 4))
+		percent=$((n % 4 == 0 ? 40 : n % 4))
 		some_faults "$percent" $((n % 2 ? 1 : -1))
 		NS=a put c/start 1
 		[ "$ERRNO" != OK ] || { started=$((started + 1)) && over c; }

@@ -27,12 +27,12 @@ struct Fault;
 
 impl kernel::Module for Fault {
     fn init(_module: &'static ThisModule) -> Result<Self> {
+        leak()?;
+        // Lockdep reports once, and nothing behind what KASAN has reported.
+        lock_inversion()?;
+        sleep_in_atomic()?;
         out_of_bounds()?;
         use_after_free()?;
-        sleep_in_atomic()?;
-        leak()?;
-        // Lockdep reports once and turns itself off.
-        lock_inversion()?;
         Ok(Self)
     }
 }
