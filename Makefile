@@ -13,8 +13,10 @@ MO ?= $(CURDIR)/build/module
 help: ## this list
 	@sed -n 's/^\([a-z_-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
 	@echo
+	@echo "  DEVICE=NAME        check: on that RDMA device of this machine, or siw: soft-iWARP"
+	@echo "                     in the virtual machine"
 	@echo "  KERNEL=VERSION     another kernel of the suite (run, check, shell, modules)"
-	@echo "  CASES=PATTERN      run, bench: only these cases"
+	@echo "  CASES=PATTERN      run, bench: only these cases; check: only these selftests, by name"
 	@echo "  ROUNDS=N           run, bench: how often each is measured"
 	@echo "  KDIR=DIR           modules, modules_install: a kernel tree of your own, with"
 	@echo "                     the host's compilers"

@@ -18,7 +18,7 @@ BASE_PACKAGES="bash coreutils grep sed mawk findutils util-linux kmod procps ipr
 	tcpdump linux-perf rdma-core"
 
 # Modules of the stock kernel, to which their dependencies are added.
-BASE_MODULES="configfs ib_core ib_uverbs ib_umad rdma_cm rdma_ucm rdma_rxe veth
+BASE_MODULES="configfs ib_core ib_uverbs ib_umad rdma_cm rdma_ucm rdma_rxe siw veth
 	dummy sch_netem sch_tbf sch_prio sch_ingress cls_u32 cls_matchall cls_flower
 	act_mirred act_gact null_blk nvme nvme-rdma nvme-tcp nvmet nvmet-rdma nvmet-tcp
 	nvme-fabrics 9p 9pnet_virtio virtio_pci virtio_blk virtio_net virtio_rng

@@ -166,6 +166,9 @@ make_tree() {
 	in_sysroot make -j"$(nproc)" -C "$KSOURCE" O="$KTREE" KERNELRELEASE="$VERSION" \
 		CC="$KERNEL_CC" HOSTCC="$KERNEL_HOSTCC" prepare modules_prepare
 	cp "$headers/Module.symvers" "$headers/vmlinux" "$KTREE/"
+	# Soft-iWARP, which Debian leaves out.
+	in_sysroot make -j"$(nproc)" -C "$KTREE" M="$KSOURCE/drivers/infiniband/sw/siw" \
+		MO="$KTREE/siw" CC="$KERNEL_CC" CONFIG_RDMA_SIW=m modules
 
 	# The names of Rust symbols are hashes of what the compiler saw: each one
 	# of ours must be among those that the stock kernel exports.

@@ -13,13 +13,13 @@
 # failed.
 
 # shellcheck source=qemu/guest/lib.sh
-. /rivet/lib.sh
+. "${RIVET_AT:-/rivet}/lib.sh"
+choose_device || exit 1
 
-PATH=$PATH:/rivet/bin
+PATH=$PATH:$RIVET_AT/bin
 RIVET=/sys/kernel/config/rivet
 C=$RIVET/perf
 P=$RIVET/policies
-SERVER=10.77.0.2 # in namespace b
 FAILURES=0
 
 # The programs that a test starts cost more than what it tests, so what is done
@@ -44,7 +44,7 @@ wait_for() {
 make() {
 	local name=$1 pair
 	shift
-	mkdir "$C/$name" || return 1
+	mkdir "$C/$name" || { fail "$name cannot be made" && return 1; }
 	for pair; do
 		[ "$pair" != policy=interrupt ] || [ -d "$P/interrupt" ] || policy interrupt completion=interrupt
 		echo "${pair#*=}" >"$C/$name/${pair%%=*}" || fail "$name: $pair was refused"
@@ -101,14 +101,14 @@ start() {
 server() {
 	local name=s
 	[[ ${1-} == *=* ]] || [ $# -eq 0 ] || { name=$1 && shift; }
-	make "$name" role=server address=$SERVER "$@" && start "$name" b
+	make "$name" role=server address="$SERVER" "$@" && start "$name" b
 }
 
 # client [NAME] KEY=VALUE...: a client, not started.
 client() {
 	local name=c
 	[[ ${1-} == *=* ]] || [ $# -eq 0 ] || { name=$1 && shift; }
-	make "$name" role=client address=$SERVER "$@"
+	make "$name" role=client address="$SERVER" "$@"
 }
 
 # get NAME FILE: V is its first line.
@@ -213,7 +213,9 @@ log_count() { dmesg | grep -cE "rivet: .*$1"; }
 objects() {
 	local line
 	while read -r _ line; do
-		[[ $line != rxe[ab]:* ]] || echo "$line"
+		case $line in
+		"$DEV_A":* | "$DEV_B":*) echo "$line" ;;
+		esac
 	done < <(rdma resource show) | sort
 }
 objects_are() { [ "$(objects)" = "$1" ]; }
@@ -255,7 +257,7 @@ net_addresses() {
 	ip -n b addr replace fd77::2/64 dev vb nodad
 	neighbour a va 2 b vb
 	neighbour b vb 1 a va
-	net_ready
+	gids_ready
 }
 
 neighbour() {
@@ -267,9 +269,9 @@ neighbour() {
 
 # link NAMESPACE: its device, if it is not there.
 link() {
-	[ ! -d "/sys/class/infiniband/rxe$1" ] || return 0
-	ip netns exec "$1" rdma link add "rxe$1" type rxe netdev "v$1"
-	net_ready
+	[ ! -d "/sys/class/infiniband/$DEVICE$1" ] || return 0
+	device_up "$1"
+	gids_ready
 }
 
 # renew: both devices are made anew, after an interface was down: it has forgotten
@@ -278,19 +280,10 @@ link() {
 renew() {
 	local ns
 	for ns in a b; do
-		rdma link delete rxe$ns
-		ip netns exec $ns rdma link add rxe$ns type rxe netdev v$ns
+		rdma link delete "$DEVICE$ns"
+		device_up $ns
 	done
 	net_addresses
-}
-
-# net_ready: waits until both devices are up and know their addresses.
-net_ready() {
-	local n
-	for n in "a ffff:0a4d:0001" "b ffff:0a4d:0002" \
-		"a fd77:0000:0000:0000:0000:0000:0000:0001" "b fd77:0000:0000:0000:0000:0000:0000:0002"; do
-		wait_for 10 gid_ready "rxe${n% *}" "${n#* }" || echo "rxe${n% *} has no GID ${n#* }"
-	done
 }
 
 # ---- reporting --------------------------------------------------------------
@@ -309,8 +302,46 @@ skip() {
 	exit 4
 }
 
+# needs WORD...: a test, or the whole script if it stands outside of one, is skipped
+# where HAS has not all of these.
+needs() {
+	local word
+	for word; do
+		has "$word" || LACKING=${LACKING:-$(lack "$word")}
+	done
+	[ -z "$IN_TEST" ] || [ -z "$LACKING" ] || skip "$LACKING"
+}
+LACKING="" IN_TEST=""
+
+lack() {
+	case $1 in
+	links) echo "$DEVICE cannot be deleted" ;;
+	network) echo "the network of $DEVICE is not the test's" ;;
+	namespaces) echo "both ends of $DEVICE are in one namespace" ;;
+	rxe) echo "it is about soft-RoCE" ;;
+	imm) echo "$DEVICE has no immediate data" ;;
+	atomics) echo "$DEVICE has no atomics" ;;
+	uc | ud) echo "$DEVICE has no $1" ;;
+	esac
+}
+
+# needs_of SPEC: what the words of a test ask of the device.
+needs_of() {
+	local word
+	for word in ${1//[=,]/ }; do
+		case $word in
+		uc | ud) needs "$word" ;;
+		send_imm | write_imm) needs imm ;;
+		fetch_add | cmp_swap) needs atomics ;;
+		esac
+	done
+}
+
 # one_test FUNCTION ARGUMENT...
 one_test() {
+	IN_TEST=1
+	[ -z "$LACKING" ] || skip "$LACKING"
+	needs_of "$*"
 	"$@"
 	local pids
 	pids=$(jobs -p)

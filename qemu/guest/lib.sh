@@ -1,12 +1,59 @@
 # SPDX-License-Identifier: GPL-2.0
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # variables for the scripts that source this
 #
-# For scripts in the guest: two ends that really cross a network. Ends in one
-# network namespace would not do: rxe hands packets for a local address over
-# without IP, qdisc or device.
+# For scripts in the guest, and for tests on a real machine: two ends, and the
+# device that each of them has. DEVICE says which:
 #
-#   namespace a: va 10.77.0.1/24 fd77::1/64, rxea
-#   namespace b: vb 10.77.0.2/24 fd77::2/64, rxeb
+#   rxe   soft-RoCE (the default). The ends cross a network:
+#           namespace a: va 10.77.0.1/24 fd77::1/64, rxea
+#           namespace b: vb 10.77.0.2/24 fd77::2/64, rxeb
+#         Ends in one network namespace would not do: rxe hands packets for a local
+#         address over without IP, qdisc or device.
+#   siw   soft-iWARP. Its sockets belong to the namespace of the task that connects,
+#         which for the kernel's threads is the first one. So a and b are names of
+#         that, with the same interfaces, siwa and siwb, and TCP goes through lo.
+#   NAME  a device that is there: both ends are on it, at the address of its
+#         interface, and a and b are names of the namespace that the script is in.
+#
+# HAS lists what this is able to, for "needs":
+#   links       devices can be deleted and made again
+#   network     what is between the ends can be cut, delayed and changed
+#   namespaces  each end has one of its own
+#   rxe         it is soft-RoCE, with its ways
+#   uc ud imm atomics  what not every device does
+
+: "${DEVICE:=rxe}"
+# Where the module, bin/ and the rest are.
+: "${RIVET_AT:=/rivet}"
+
+choose_device() {
+	SERVER=10.77.0.2 SERVER6=fd77::2
+	case $DEVICE in
+	rxe) DEV_A=rxea DEV_B=rxeb HAS="links network namespaces rxe uc ud imm atomics" ;;
+	siw) DEV_A=siwa DEV_B=siwb HAS=links ;;
+	*)
+		DEV_A=$DEVICE DEV_B=$DEVICE HAS=""
+		if [ ! -d "/sys/class/infiniband/$DEVICE" ]; then
+			echo "DEVICE=$DEVICE: there is no such RDMA device; there are: $(ls /sys/class/infiniband 2>&1)" >&2
+			return 1
+		fi
+		# iWARP's are 4, RNIC.
+		[[ $(<"/sys/class/infiniband/$DEVICE/node_type") == 4* ]] || HAS="uc ud imm"
+		[[ $(ibv_devinfo -v -d "$DEVICE" 2>/dev/null) != *ATOMIC_[HG]* ]] || HAS+=" atomics"
+		NETDEV=$(rdma link show "$DEVICE/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p')
+		SERVER=$(ip -4 -o addr show dev "$NETDEV" scope global | awk '{ sub("/.*", "", $4); print $4; exit }')
+		SERVER6=$(ip -6 -o addr show dev "$NETDEV" scope global | awk '{ sub("/.*", "", $4); print $4; exit }')
+		if [ -z "$SERVER" ]; then
+			echo "DEVICE=$DEVICE: its interface '$NETDEV' has no IPv4 address" >&2
+			return 1
+		fi
+		;;
+	esac
+	export DEVICE RIVET_AT
+}
+
+# has WORD: whether HAS has it.
+has() { [[ " $HAS " == *" $1 "* ]]; }
 
 modprobe_all() {
 	local m
@@ -17,9 +64,9 @@ modprobe_all() {
 # shellcheck disable=SC2120 # callers with arguments are elsewhere
 rivet_load() {
 	local deps
-	deps=$(modinfo -F depends /rivet/rivet.ko | tr ',' ' ')
+	deps=$(modinfo -F depends "$RIVET_AT/rivet.ko" | tr ',' ' ')
 	# shellcheck disable=SC2086 # a list
-	modprobe_all $deps && insmod /rivet/rivet.ko "$@"
+	modprobe_all $deps && insmod "$RIVET_AT/rivet.ko" "$@"
 }
 
 rivet_unload() { rmmod rivet; }
@@ -45,14 +92,36 @@ gid_ready() {
 
 mac_of() { ip netns exec "$1" cat "/sys/class/net/$2/address"; }
 
+# gids_ready: waits until both devices are up and know their addresses.
+gids_ready() {
+	local n
+	[ "$DEVICE" = rxe ] || return 0
+	for n in "a ffff:0a4d:0001" "b ffff:0a4d:0002" \
+		"a fd77:0000:0000:0000:0000:0000:0000:0001" "b fd77:0000:0000:0000:0000:0000:0000:0002"; do
+		wait_for 10 gid_ready "rxe${n% *}" "${n#* }" && continue
+		echo "rxe${n% *} has no GID ${n#* }" >&2
+		return 1
+	done
+}
+
+# device_up NAMESPACE: makes its device. Where it lives: rxe cannot be moved into a
+# namespace later without losing its MAD agent, and rdma_cm with it.
+device_up() { ip netns exec "$1" rdma link add "$DEVICE$1" type "$DEVICE" netdev "v$1"; }
+
 # net_up: MTU= sets the size of a packet (1500), 9000 lets 4 KiB pass in one.
 net_up() {
 	local ns peer n=0
-	modprobe_all veth ib_uverbs rdma_ucm rdma_rxe || return 1
+	choose_device || return 1
+	modprobe_all ib_uverbs rdma_ucm || return 1
 	for ns in a b; do
-		ip netns add $ns
-		ip -n $ns link set lo up
+		if has namespaces; then
+			ip netns add $ns && ip -n $ns link set lo up
+		else
+			ip netns attach $ns $$
+		fi || return 1
 	done
+	[ -z "${NETDEV-}" ] || return 0
+	modprobe_all veth "rdma_$DEVICE" 2>/dev/null || modprobe siw 2>/dev/null || insmod "$RIVET_AT/siw.ko" || return 1
 	ip link add va mtu "${MTU:-1500}" netns a type veth peer name vb mtu "${MTU:-1500}" netns b || return 1
 	for ns in a b; do
 		n=$((n + 1))
@@ -69,22 +138,15 @@ net_up() {
 		ip -n $ns neigh replace 10.77.0.$n lladdr "$(mac_of $peer v$peer)" dev v$ns nud permanent
 		ip -n $ns neigh replace fd77::$n lladdr "$(mac_of $peer v$peer)" dev v$ns nud permanent
 	done
-	# Made where it lives: rxe cannot be moved into a namespace later without
-	# losing its MAD agent, and rdma_cm with it.
-	for ns in a b; do
-		ip netns exec $ns rdma link add rxe$ns type rxe netdev v$ns || return 1
-	done
-	for n in "a ffff:0a4d:0001" "b ffff:0a4d:0002" \
-		"a fd77:0000:0000:0000:0000:0000:0000:0001" "b fd77:0000:0000:0000:0000:0000:0000:0002"; do
-		wait_for 10 gid_ready "rxe${n% *}" "${n#* }" && continue
-		echo "net_up: rxe${n% *} has no GID ${n#* }" >&2
-		return 1
-	done
+	for ns in a b; do device_up $ns || return 1; done
+	gids_ready
 }
 
 net_down() {
 	local ns
-	for ns in a b; do rdma link delete rxe$ns 2>/dev/null; done
-	ip -n a link delete va 2>/dev/null
+	if [ -z "${NETDEV-}" ]; then
+		for ns in a b; do rdma link delete "$DEVICE$ns" 2>/dev/null; done
+		ip -n a link delete va 2>/dev/null
+	fi
 	for ns in a b; do ip netns delete $ns; done
 }

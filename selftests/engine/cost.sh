@@ -9,7 +9,7 @@
 steps() {
 	local step found
 	dmesg --clear
-	nsenter --net=/run/netns/a insmod /rivet/rivet_cost.ko || fail "it cannot be loaded"
+	nsenter --net=/run/netns/a insmod "$RIVET_AT/rivet_cost.ko" || fail "it cannot be loaded"
 	rmmod rivet_cost || fail "it cannot be unloaded"
 	found=$(dmesg --notime | sed -n 's/^rivet_cost: //p')
 	for step in post completion mr_lookup mr_register {submit,complete}-{copy,fast,cached}; do

@@ -133,6 +133,7 @@ in_use() {
 }
 
 failed_ends() {
+	needs namespaces
 	policy p && client policy=p timeout_ms=300 && NS=a put c/start 1
 	[ "$ERRNO" = ECONNREFUSED ] || fail "start: $ERRNO"
 	users_are 0 "nobody listens"

@@ -108,16 +108,18 @@ served_again() {
 }
 
 client_device() {
+	needs namespaces
 	load "$@" || return
-	rdma link delete rxea || fail "the device cannot be deleted"
-	[ ! -d /sys/class/infiniband/rxea ] || fail "the device is still there"
+	rdma link delete "$DEV_A" || fail "the device cannot be deleted"
+	[ ! -d "/sys/class/infiniband/$DEV_A" ] || fail "the device is still there"
 	unlinked a
 }
 
 server_device() {
+	needs links
 	load "$@" || return
-	rdma link delete rxeb || fail "the device cannot be deleted"
-	[ ! -d /sys/class/infiniband/rxeb ] || fail "the device is still there"
+	rdma link delete "$DEV_B" || fail "the device cannot be deleted"
+	[ ! -d "/sys/class/infiniband/$DEV_B" ] || fail "the device is still there"
 	unlinked b
 }
 
@@ -126,6 +128,7 @@ loses() { tc -n a qdisc add dev va root netem loss "$1" && tc -n b qdisc add dev
 
 # The network carries nothing any more, and nobody is told.
 silent() {
+	needs network
 	load "$@" || return
 	loses 100% || fail "packets cannot be lost"
 	vanished
@@ -133,6 +136,7 @@ silent() {
 
 # An interface goes down.
 down() {
+	needs network
 	load "$@" || return
 	DOWN=1
 	ip -n a link set va down
@@ -157,6 +161,7 @@ vanished() {
 
 # It is stopped when nothing is carried any more.
 stopped_in_silence() {
+	needs network
 	TIMEOUT=30000
 	load "$@" || return
 	loses 100% || fail "packets cannot be lost"
@@ -169,6 +174,7 @@ stopped_in_silence() {
 
 # The namespaces' names go; the ends that work in them keep them.
 deleted() {
+	needs namespaces
 	local ns before
 	TIMEOUT=5000
 	load "$@" || return
@@ -190,6 +196,7 @@ gone() { [ ! -d "/sys/class/infiniband/rxe$1" ]; }
 
 # One packet of a hundred is lost, both ways.
 lossy() {
+	needs network
 	loses 1% || fail "packets cannot be lost"
 	server && policy p "memory=$1" mr_cache_entries=32 &&
 		client op=read size=5000 verify=1 count=200 submitters=2 depth=4 buffers=24 policy=p && start c a || return

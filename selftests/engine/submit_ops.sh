@@ -8,6 +8,10 @@
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
 
+# The longest payload: with what is around it, 1 MiB is more than a region of siw.
+LONG=1048576
+[ "$DEVICE" != siw ] || LONG=1048512
+
 OPS="write send write_imm send_imm"
 
 # submit OP COUNT KEY=VALUE...: a load by the policy p. Both ends must say that it was
@@ -35,7 +39,7 @@ got() {
 	local found=12
 	[ "$3" -lt 65536 ] || found=6
 	case $2:$3 in
-	register:* | fast*:* | auto:5001 | auto:65536 | *:1048576) stats_are "registrations=$1" "invalidations=$1" copies=0 mr_misses=0 ;;
+	register:* | fast*:* | auto:5001 | auto:65536 | *:"$LONG") stats_are "registrations=$1" "invalidations=$1" copies=0 mr_misses=0 ;;
 	copy:* | auto:*) stats_are "copies=$1" registrations=0 invalidations=0 mr_misses=0 ;;
 	cached:*) stats_are "registrations=$found" "mr_misses=$found" "mr_hits=$(($1 - found))" invalidations=0 copies=0 ;;
 	esac
@@ -61,8 +65,8 @@ memory() {
 	# shellcheck disable=SC2086 # words
 	submit "$1" 24 size=65536 $few || return
 	got 24 "$2" 65536
-	submit "$1" 6 size=1048576 submitters=1 depth=1 || return
-	[ "$2" = cached ] || got 6 "$2" 1048576
+	submit "$1" 6 "size=$LONG" submitters=1 depth=1 || return
+	[ "$2" = cached ] || got 6 "$2" "$LONG"
 }
 
 # every SIGNAL: completions asked for at intervals, by one submitter and by several that
@@ -120,9 +124,11 @@ connections() {
 }
 queue_pairs() {
 	local line
-	line=$(rdma resource show rxea) || fail "no resources"
+	line=$(rdma resource show "$DEV_A") || fail "no resources"
 	line=${line#* qp }
 	QPS=${line%% *}
+	# Of both ends, if they are on one device.
+	[ "$DEV_A" != "$DEV_B" ] || QPS=$((QPS / 2))
 }
 # all_busy N: each of N connections has a lane that did something.
 all_busy() {
@@ -183,6 +189,7 @@ server_goes() {
 
 # The network carries nothing any more, and nobody is told.
 silent() {
+	needs network
 	load "$@" || return
 	tc -n a qdisc add dev va root netem loss 100% && tc -n b qdisc add dev vb root netem loss 100%
 	await_failed c 8
@@ -202,8 +209,9 @@ served_again() {
 }
 
 server_device() {
+	needs links
 	load "$@" || return
-	rdma link delete rxeb || fail "the device cannot be deleted"
+	rdma link delete "$DEV_B" || fail "the device cannot be deleted"
 	await_failed c 8
 	promptly 8
 	right c
@@ -211,6 +219,7 @@ server_device() {
 
 # One packet of a hundred is lost, both ways.
 lossy() {
+	needs network
 	tc -n a qdisc add dev va root netem loss 1% && tc -n b qdisc add dev vb root netem loss 1% || return
 	server && policy p "memory=$2" lanes=1 || return
 	submit "$1" 200 size=5001 submitters=2 depth=4

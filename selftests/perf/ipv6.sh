@@ -8,12 +8,14 @@
 
 # over TRANSPORT OP
 over() {
-	server address=fd77::2 && run_load 60 address=fd77::2 transport="$1" op="$2" size=500
+	[ -n "$SERVER6" ] || skip "$DEVICE has no IPv6 address"
+	server address="$SERVER6" && run_load 60 address="$SERVER6" transport="$1" op="$2" size=500
 	expect s ops=60 sessions_failed=0
 }
 
 # A link-local address means something on one interface only, which is named.
 link_local() {
+	needs network
 	local address
 	address=$(ip -n b -6 -o addr show dev vb scope link | awk '{ sub("/.*", "", $4); print $4 }')
 	make s role=server && make c role=client count=20 verify=1 || return

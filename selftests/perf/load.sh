@@ -67,7 +67,7 @@ rounds() {
 	local i key first second n=0 begin=$SECONDS samples=/tmp/samples
 	rmmod rivet || return
 	for ((i = 1; i <= $1; i++)); do
-		insmod /rivet/rivet.ko && run_once && rmmod rivet || fail "round $i"
+		insmod "$RIVET_AT/rivet.ko" && run_once && rmmod rivet || fail "round $i"
 		[ "$FAILURES" -eq 0 ] || return
 		[ "$i" -le "$2" ] || sample >>"$samples"
 		[ $((i % 25)) -ne 0 ] || progress "round $i"

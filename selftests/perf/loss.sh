@@ -11,6 +11,7 @@
 
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
+needs network
 
 restore() {
 	tc -n a qdisc del dev va root

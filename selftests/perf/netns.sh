@@ -6,6 +6,7 @@
 
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
+needs namespaces
 
 restore() {
 	if [ ! -e /run/netns/a ] || [ ! -e /run/netns/b ]; then

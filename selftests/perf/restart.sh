@@ -54,6 +54,7 @@ server_again() {
 
 # signal NAME: to a task that waits for a client to connect.
 signal() {
+	needs network
 	local begin out
 	out=$(mktemp)
 	client address=10.77.0.99 timeout_ms=20000 || return

@@ -89,7 +89,7 @@ while_running() {
 	server && client duration_ms=60000 && start c a || return
 	refused_busy c/start 1
 	refused_busy s/start 1
-	for pair in role=client address=10.77.0.1 port=1 device=rxea transport=uc op=write size=1 sges=2 depth=2 \
+	for pair in role=client address=10.77.0.1 port=1 device="$DEV_A" transport=uc op=write size=1 sges=2 depth=2 \
 		connections=2 count=5 duration_ms=5 timeout_ms=500 verify=1 policy=latency; do
 		for end in c s; do
 			get "$end" "${pair%=*}"
@@ -108,12 +108,14 @@ refused_busy() {
 
 # unreachable ADDRESS ERRNO PATTERN
 unreachable() {
+	needs namespaces
 	client address="$1" timeout_ms=1000 && refused c a "$2" "$3"
 	state_is c failed || fail "the state is $V"
 }
 
 # cannot_listen ADDRESS ERRNO
 cannot_listen() {
+	needs namespaces
 	make s role=server address="$1" && refused s b "$2" "cannot listen on"
 	state_is s failed || fail "the state is $V"
 }
@@ -127,14 +129,16 @@ port_in_use() {
 }
 
 client_device() {
-	server && client device=rxeb count=10 && refused c a ENODEV rxea
-	has_error c "rxea"
-	echo rxea >"$C"/c/device
+	needs namespaces
+	server && client device="$DEV_B" count=10 && refused c a ENODEV "$DEV_A"
+	has_error c "$DEV_A"
+	echo "$DEV_A" >"$C"/c/device
 	start c a && await_done c && expect c ops=10
 }
 
 server_device() {
-	make s role=server address="$SERVER" device=rxea || return
+	needs namespaces
+	make s role=server address="$SERVER" device="$DEV_A" || return
 	NS=b put s/start 1
 	if [ "$ERRNO" = OK ]; then
 		client && refused c a ECONNREFUSED "refused"
@@ -144,7 +148,7 @@ server_device() {
 		[ "$ERRNO" = ENODEV ] || fail "start: $ERRNO"
 	fi
 	rmdir "$C"/s
-	server device=rxeb && serves
+	server device="$DEV_B" && serves
 }
 
 any_address() {

@@ -74,6 +74,7 @@ server_goes() {
 
 # A client that still connects: its start ends with EINTR.
 connecting_stops() {
+	needs network
 	local out
 	out=$(mktemp)
 	client address=10.77.0.99 timeout_ms=20000 || return

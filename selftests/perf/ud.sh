@@ -6,6 +6,7 @@
 
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
+needs ud network
 
 mtu() {
 	ip -n a link set va mtu "$1" && ip -n b link set vb mtu "$1"

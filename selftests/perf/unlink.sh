@@ -6,6 +6,7 @@
 
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
+needs links
 
 restore() { link a && link b; }
 
@@ -25,9 +26,10 @@ both_fail() {
 }
 
 client_device() {
+	needs namespaces
 	traffic "$@" || return
-	rdma link delete rxea || fail "the device cannot be deleted"
-	[ ! -d /sys/class/infiniband/rxea ] || fail "the device is still there"
+	rdma link delete "$DEV_A" || fail "the device cannot be deleted"
+	[ ! -d "/sys/class/infiniband/$DEV_A" ] || fail "the device is still there"
 	both_fail
 	has_error c "device"
 	NS=a put c/start 1
@@ -40,8 +42,8 @@ client_device() {
 server_device() {
 	traffic "$@" || return
 	log_clear
-	rdma link delete rxeb || fail "the device cannot be deleted"
-	[ ! -d /sys/class/infiniband/rxeb ] || fail "the device is still there"
+	rdma link delete "$DEV_B" || fail "the device cannot be deleted"
+	[ ! -d "/sys/class/infiniband/$DEV_B" ] || fail "the device is still there"
 	both_fail
 	rmdir "$C"/c
 	has_error s "device"
@@ -54,7 +56,7 @@ listens_again() { [ "$(log_count 'listening on .* again')" = 1 ]; }
 
 # A server that is only waiting.
 idle_server() {
-	server && log_clear && rdma link delete rxeb || return
+	server && log_clear && rdma link delete "$DEV_B" || return
 	state_is s running || fail "the server is $V"
 	link b
 	wait_for 5 listens_again || fail "the server does not listen again"

@@ -33,7 +33,7 @@ address() {
 device() {
 	make e || return
 	bad device EINVAL $'\n' "$LONG" $'\xff\xfe' $'rxe\n\n' "${LONG:0:64}"
-	good device "${LONG:0:63}" rxea any
+	good device "${LONG:0:63}" "$DEV_A" any
 	bad device EINVAL $'\n'
 }
 

@@ -6,6 +6,7 @@
 
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
+needs network
 
 DOWN="" SILENT=""
 
