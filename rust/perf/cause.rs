@@ -66,6 +66,15 @@ pub(crate) fn look_at(stage: Stage, errno: i32) -> &'static str {
     }
 }
 
+/// An errno, and what to look at if the stage ended with it.
+pub(crate) struct EndedWith(pub(crate) Stage, pub(crate) i32);
+
+impl fmt::Display for EndedWith {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error {}; {}", self.1, look_at(self.0, self.1))
+    }
+}
+
 /// What to look at if a connection that was made carries nothing: how many bytes of payload its
 /// packets have at most.
 pub(crate) struct LongPackets(pub(crate) u32);

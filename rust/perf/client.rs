@@ -3,7 +3,7 @@
 //! The client's side of a session: connects, makes the load, takes the latencies.
 
 use super::{
-    cause::{look_at, LongPackets, Stage},
+    cause::{look_at, EndedWith, LongPackets, Stage},
     conn::{self, Conn},
     exchange::requester::Requester,
     failure::{Because, Failure, Outcome},
@@ -199,9 +199,8 @@ impl Client {
             Failure::new(
                 e,
                 fmt!(
-                    "{address} cannot be reached: error {}; {}",
-                    e.to_errno(),
-                    look_at(Stage::Address, e.to_errno())
+                    "{address} cannot be reached: {}",
+                    EndedWith(Stage::Address, e.to_errno())
                 ),
             )
         })?;

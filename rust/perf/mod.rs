@@ -72,6 +72,7 @@ pub(crate) mod wire;
 
 crate::kapi::fmt::kernel_display!(
     board::State,
+    cause::EndedWith,
     cause::LongPackets,
     failure::Failure,
     params::Op,

@@ -11,7 +11,7 @@
 //! device's removal, or whoever wants it to stop. Timers are looked at about once a millisecond.
 
 use super::{
-    cause::{look_at, LongPackets, Stage},
+    cause::{look_at, EndedWith, LongPackets, Stage},
     client::Client,
     conn::{Conn, Queueing},
     control::{Arrival, Control},
@@ -206,26 +206,23 @@ impl cm::Handler for CmMail {
             cm::Event::AddrError(e) => failed(
                 e,
                 fmt!(
-                    "the address cannot be resolved to an RDMA device: error {}; {}",
-                    e.to_errno(),
-                    look_at(Stage::Address, e.to_errno())
+                    "the address cannot be resolved to an RDMA device: {}",
+                    EndedWith(Stage::Address, e.to_errno())
                 ),
             ),
             cm::Event::RouteError(e) => failed(
                 e,
                 fmt!(
-                    "the address is resolved, but not the path: error {}; {}",
-                    e.to_errno(),
-                    look_at(Stage::Route, e.to_errno())
+                    "the address is resolved, but not the path: {}",
+                    EndedWith(Stage::Route, e.to_errno())
                 ),
             ),
             cm::Event::ConnectError(e) => failed(e, fmt!("connecting: error {}", e.to_errno())),
             cm::Event::Unreachable(e) => failed(
                 EHOSTUNREACH,
                 fmt!(
-                    "the peer does not answer the connect request: error {}; {}",
-                    e.to_errno(),
-                    look_at(Stage::Request, e.to_errno())
+                    "the peer does not answer the connect request: {}",
+                    EndedWith(Stage::Request, e.to_errno())
                 ),
             ),
             cm::Event::Rejected(reason, data) => match (Refused::decode(data), reason) {
@@ -503,10 +500,8 @@ impl Session {
     pub(crate) fn make_conn(&mut self, id: Option<verbs::CmId>) -> Outcome<&mut Conn> {
         let index = self.conns.len() as u32;
         let port = self.control()?.id.port();
-        let parts = match &self.fabric {
-            Some(fabric) => self.parts(fabric.pd.device().caps()),
-            None => return Err(ENOTCONN.into()),
-        };
+        let fabric = self.fabric.as_ref().ok_or(ENOTCONN)?;
+        let parts = self.parts(fabric.pd.device().caps());
         let each = super::conn::completions(&self.load, self.is_client, parts);
         let left = u64::from(each) * u64::from(self.load.connections - index);
         let fabric = self.fabric.as_mut().ok_or(ENOTCONN)?;

@@ -311,8 +311,8 @@ fn two_threads() {
     model.rest(2);
 }
 
-/// Two threads and softirq want the turn, the last for what has just come.
-fn three_want_it() {
+/// A thread, and softirq for what has just come, want the turn, and so does the third.
+fn three(third: fn(&Model)) {
     let model = Model::new(ARM);
     let other = spawn(&model, |model| wait(model, 1));
     let device = spawn(&model, |model| {
@@ -320,25 +320,20 @@ fn three_want_it() {
         model.wake();
         model.run();
     });
-    wait(&model, 1);
+    third(&model);
     other.join().unwrap();
     device.join().unwrap();
     model.rest(1);
 }
 
-/// A thread and softirq want the turn while it is given back by who changed something.
+/// The third is another thread.
+fn three_want_it() {
+    three(|model| wait(model, 1));
+}
+
+/// The third gives the turn back after it has changed something.
 fn three_with_change() {
-    let model = Model::new(ARM);
-    let other = spawn(&model, |model| wait(model, 1));
-    let device = spawn(&model, |model| {
-        model.complete();
-        model.wake();
-        model.run();
-    });
-    turns::change(&*model, || drop(model.turn.lock()));
-    other.join().unwrap();
-    device.join().unwrap();
-    model.rest(1);
+    three(|model| turns::change(model, || drop(model.turn.lock())));
 }
 
 /// Softirq is refused the turn by who changes what belongs to it.

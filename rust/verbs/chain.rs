@@ -82,6 +82,18 @@ pub(super) struct Refused {
     pub(super) left: usize,
 }
 
+impl Refused {
+    /// What the owner of the queue is told, whose device overtakes or not: one that does
+    /// ([`super::caps::Caps::overtakes`]) refuses what others flush while the connection ends, of which
+    /// the CM tells.
+    pub(super) fn outcome(self, overtakes: bool) -> Result {
+        match overtakes && self.error == ENOTCONN {
+            true => Ok(()),
+            false => Err(self.error),
+        }
+    }
+}
+
 impl<W: Link> Chain<W> {
     /// Makes `places` (at least one) with `width` SGEs each.
     pub(super) fn new(places: usize, width: usize) -> Result<Self> {

@@ -112,11 +112,7 @@ impl<R> RecvQueue<R> {
         });
         posted.or_else(|refused| {
             self.refused += refused.left as u32;
-            // See `super::send_queue`, on devices that overtake.
-            match self.overtakes && refused.error == ENOTCONN {
-                true => Ok(()),
-                false => Err(refused.error),
-            }
+            refused.outcome(self.overtakes)
         })
     }
 

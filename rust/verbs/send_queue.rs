@@ -172,11 +172,7 @@ impl Posting {
         });
         posted.or_else(|refused| {
             self.refuse(refused.left as u32);
-            // Who flushes elsewhere refuses here: the connection is ending, of which the CM tells.
-            match self.limits.caps.overtakes && refused.error == ENOTCONN {
-                true => Ok(()),
-                false => Err(refused.error),
-            }
+            refused.outcome(self.limits.caps.overtakes)
         })
     }
 
