@@ -21,6 +21,10 @@ RIVET=/sys/kernel/config/rivet
 C=$RIVET/perf
 P=$RIVET/policies
 FAILURES=0
+# The longest payload: with what is around it, 1 MiB is more than a region of siw.
+LONG=1048576
+# shellcheck disable=SC2034 # the scripts'
+[ "$DEVICE" != siw ] || LONG=1048512
 
 # The programs that a test starts cost more than what it tests, so what is done
 # often is done by the shell itself.
@@ -380,6 +384,16 @@ tests() {
 		rmdir "$C/$KEEP" && wait_for 3 objects_are "$EMPTY" || failed=1
 	fi
 	exit $failed
+}
+
+# queue_pairs: QPS is how many one end has.
+queue_pairs() {
+	local line
+	line=$(rdma resource show "$DEV_A") || fail "no resources"
+	line=${line#* qp }
+	QPS=${line%% *}
+	# Of both ends, if they are on one device.
+	[ "$DEV_A" != "$DEV_B" ] || QPS=$((QPS / 2))
 }
 
 # submitter_on N CPU: submitter N may run there only. V is where it may.

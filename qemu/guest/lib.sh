@@ -121,7 +121,12 @@ net_up() {
 		fi || return 1
 	done
 	[ -z "${NETDEV-}" ] || return 0
-	modprobe_all veth "rdma_$DEVICE" 2>/dev/null || modprobe siw 2>/dev/null || insmod "$RIVET_AT/siw.ko" || return 1
+	modprobe veth || return 1
+	case $DEVICE in
+	rxe) modprobe rdma_rxe ;;
+	# The stock kernel has none.
+	siw) modprobe siw 2>/dev/null || insmod "$RIVET_AT/siw.ko" ;;
+	esac || return 1
 	ip link add va mtu "${MTU:-1500}" netns a type veth peer name vb mtu "${MTU:-1500}" netns b || return 1
 	for ns in a b; do
 		n=$((n + 1))

@@ -8,10 +8,6 @@
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
 
-# The longest payload: with what is around it, 1 MiB is more than a region of siw.
-LONG=1048576
-[ "$DEVICE" != siw ] || LONG=1048512
-
 OPS="write send write_imm send_imm"
 
 # submit OP COUNT KEY=VALUE...: a load by the policy p. Both ends must say that it was
@@ -121,14 +117,6 @@ connections() {
 	[ $((QPS - before)) -eq $(($1 * $2 + 1)) ] || fail "$((QPS - before)) QPs, not $(($1 * $2 + 1))"
 	[ "$(pgrep -c '^rivet_sub/')" = $(($1 * $3)) ] || fail "$(pgrep -c '^rivet_sub/') submitters"
 	wait_for 10 all_busy "$1" || fail "lanes that did something: $BUSY of $1 connections"
-}
-queue_pairs() {
-	local line
-	line=$(rdma resource show "$DEV_A") || fail "no resources"
-	line=${line#* qp }
-	QPS=${line%% *}
-	# Of both ends, if they are on one device.
-	[ "$DEV_A" != "$DEV_B" ] || QPS=$((QPS / 2))
 }
 # all_busy N: each of N connections has a lane that did something.
 all_busy() {

@@ -8,10 +8,6 @@
 # shellcheck source=selftests/lib.sh
 . "${0%/*}/../lib.sh"
 
-# The longest payload: with what is around it, 1 MiB is more than a region of siw.
-LONG=1048576
-[ "$DEVICE" != siw ] || LONG=1048512
-
 # submit COUNT KEY=VALUE...: a load by the policy p, and what is true of each. N is
 # COUNT; R and S are what the client says at its end.
 submit() {
@@ -215,14 +211,6 @@ lanes() {
 	client op=read policy=p submitters=4 duration_ms=60000 && start c a || return
 	queue_pairs
 	[ $((QPS - before)) -eq $(($3 + 1)) ] || fail "$((QPS - before)) QPs, not $(($3 + 1))"
-}
-queue_pairs() {
-	local line
-	line=$(rdma resource show "$DEV_A") || fail "no resources"
-	line=${line#* qp }
-	QPS=${line%% *}
-	# Of both ends, if they are on one device.
-	[ "$DEV_A" != "$DEV_B" ] || QPS=$((QPS / 2))
 }
 
 # on_cpus CPUS CPU...: the first submitter is on the first of those, and so on.
