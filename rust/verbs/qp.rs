@@ -48,10 +48,11 @@ use core::{mem::ManuallyDrop, ptr::NonNull};
 use kernel::{
     error::{from_err_ptr, to_result},
     ffi::c_void,
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{Atomic, Relaxed},
-        Arc,
+        Arc, Mutex,
     },
 };
 
@@ -80,6 +81,7 @@ pub(crate) struct QpConfig {
 }
 
 /// What the core has as the QP's context. Outlives the QP in C.
+#[pin_data]
 struct Events {
     key: u32,
     failed: Atomic<bool>,
@@ -88,9 +90,13 @@ struct Events {
     /// The device calls it fatal when a connection ends ([`super::caps::Caps::overtakes`]): what was
     /// outstanding is flushed, and the CM tells.
     ends_fatally: bool,
+    /// The QP, as long as it is there.
+    #[pin]
+    raw: Mutex<Option<NonNull<sys::ib_qp>>>,
 }
 
-// SAFETY: An atomic, and a pointer that only the event handler follows, as long as there is a QP.
+// SAFETY: An atomic, a pointer that only the event handler follows, as long as there is a QP, and a
+// QP, which may be used from any thread.
 unsafe impl Send for Events {}
 // SAFETY: As above.
 unsafe impl Sync for Events {}
@@ -102,6 +108,21 @@ impl QpHealth {
     /// Whether the device reported a fatal event. Any context.
     pub(crate) fn has_failed(&self) -> bool {
         self.0.failed.load(Relaxed)
+    }
+
+    /// Moves the QP to error, if it is still there, as [`CmId::disconnect`] does on InfiniBand and
+    /// RoCE, but not on iWARP. Its owner has to [`Qp::mark_end`] then. Sleeps.
+    pub(crate) fn enter_error(&self) -> Result {
+        let raw = self.0.raw.lock();
+        let Some(raw) = *raw else { return Ok(()) };
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state_IB_QPS_ERR,
+            ..Default::default()
+        };
+        let mask = sys::ib_qp_attr_mask_IB_QP_STATE as i32;
+        // SAFETY: The QP's drop takes the pointer away, under the lock that is held, before it
+        // destroys the QP; the core and the driver take care of who else uses it.
+        to_result(unsafe { sys::ib_modify_qp(raw.as_ptr(), &mut attr, mask) })
     }
 }
 
@@ -232,13 +253,14 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         let recvs = RecvQueue::new(recv_wr, config.batch, config.max_recv_sge, caps)?;
         let max_message = device.port(port)?.max_message;
         let key = new_key();
-        let events = Arc::new(
-            Events {
+        let events = Arc::pin_init(
+            pin_init!(Events {
                 key,
                 failed: Atomic::new(false),
                 id: id.map_or(core::ptr::null_mut(), CmId::as_raw),
                 ends_fatally: caps.overtakes,
-            },
+                raw <- new_mutex!(None),
+            }),
             GFP_KERNEL,
         )?;
 
@@ -302,6 +324,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             max_sge: config.max_send_sge,
             max_message,
         };
+        *events.raw.lock() = Some(raw);
         // INVARIANT: Made just now; the queues are new, too.
         let qp = Self {
             raw,
@@ -495,8 +518,8 @@ impl<S: 'static, R: 'static> Qp<S, R> {
             .post_marker(self.marker_ah.as_ref().map(Ah::as_raw))
     }
 
-    /// What [`Qp::enter_error`] does behind the move, for a QP that [`CmId::disconnect`] has moved to
-    /// error. Does not sleep.
+    /// What [`Qp::enter_error`] does behind the move, for a QP that [`QpHealth::enter_error`] has moved
+    /// to error. Does not sleep.
     pub(crate) fn mark_end(&mut self) -> Result {
         self.tell(QpState::Ending);
         self.sends
@@ -601,6 +624,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
 impl<S: 'static, R: 'static> Drop for Qp<S, R> {
     fn drop(&mut self) {
         let outstanding = self.outstanding();
+        *self.events.raw.lock() = None;
         self.tell(QpState::Gone);
         let destroyed = match &self.backing {
             Backing::Plain => {

@@ -232,7 +232,7 @@ impl Workforce {
     pub(crate) fn end(&mut self, deadline: u64) -> u32 {
         for lane in self.lanes.iter_mut() {
             lane.lane.close();
-            // Moves the QP to error. One that was never connected has nothing under way.
+            // One that was never connected has nothing under way.
             let _ = lane.id.disconnect();
             lane.lane.stop();
         }

@@ -396,7 +396,7 @@ pub(crate) trait AnyLane: Send + Sync + 'static {
     /// Nothing new, and that what is under way fails from here on is no error.
     fn close(&self);
 
-    /// What is under way ends: to be called when the CM has moved the QP to error.
+    /// What is under way ends, behind [`crate::verbs::CmId::disconnect`]. Sleeps.
     fn stop(&self);
 
     /// What is posted and not completed.
@@ -535,6 +535,8 @@ where
     }
 
     fn stop(&self) {
+        // Where that fails, the QP's end flushes what there is.
+        let _ = self.shared.health.enter_error();
         self.with(|_, queue, _| {
             let _ = queue.qp.mark_end();
         });
