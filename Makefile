@@ -18,6 +18,8 @@ help: ## this list
 	@echo "  KERNEL=VERSION     another kernel of the suite (run, check, shell, modules)"
 	@echo "  CASES=PATTERN      run, bench: only these cases; check: only these selftests, by name"
 	@echo "  ROUNDS=N           run, bench: how often each is measured"
+	@echo "  MINUTES=N SEED=N   soak: for how long, and an earlier run's decisions again"
+	@echo "  FLAVOUR=debug      soak, shell: on the debug kernel"
 	@echo "  KDIR=DIR           modules, modules_install: a kernel tree of your own, with"
 	@echo "                     the host's compilers"
 	@echo "  ACCEL=kvm|tcg      how QEMU runs (else a short boot finds out)"
@@ -35,6 +37,10 @@ check: ## lint, unit tests, and the selftests in the virtual machine
 .PHONY: check-debug
 check-debug: ## the selftests on a kernel that looks for faults (see README)
 	@scripts/check debug
+
+.PHONY: soak
+soak: ## random acts under verified traffic for MINUTES=10 (see README)
+	@scripts/soak
 
 .PHONY: bench
 bench: ## measure every case: a table, build/bench.json, pictures (see README)

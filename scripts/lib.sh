@@ -39,7 +39,7 @@ become_root() {
 		die "root is needed for chroot and mount, and there is no sudo" \
 			"run make as root, or install sudo"
 	local v keep=()
-	for v in KERNEL FLAVOUR RIVET_KERNEL_SAID DEBIAN_MIRROR ACCEL ROUNDS CASES CI TERM \
+	for v in KERNEL FLAVOUR RIVET_KERNEL_SAID DEBIAN_MIRROR ACCEL ROUNDS CASES MINUTES SEED CI TERM \
 		http_proxy https_proxy no_proxy; do
 		[ -z "${!v+x}" ] || keep+=("$v=${!v}")
 	done
