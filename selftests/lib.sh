@@ -386,14 +386,17 @@ tests() {
 	exit $failed
 }
 
-# queue_pairs: QPS is how many one end has.
+# queue_pairs: QPS is how many an end has, on the mean of both.
 queue_pairs() {
-	local line
-	line=$(rdma resource show "$DEV_A") || fail "no resources"
-	line=${line#* qp }
-	QPS=${line%% *}
-	# Of both ends, if they are on one device.
-	[ "$DEV_A" != "$DEV_B" ] || QPS=$((QPS / 2))
+	local device line
+	QPS=0
+	for device in "$DEV_A" "$DEV_B"; do
+		line=$(rdma resource show "$device") || fail "no resources"
+		line=${line#* qp }
+		QPS=$((QPS + ${line%% *}))
+		[ "$DEV_A" != "$DEV_B" ] || break
+	done
+	QPS=$((QPS / 2))
 }
 
 # submitter_on N CPU: submitter N may run there only. V is where it may.
