@@ -16,7 +16,8 @@ help: ## this list
 	@echo "  DEVICE=NAME        check: on that RDMA device of this machine, or siw: soft-iWARP"
 	@echo "                     in the virtual machine"
 	@echo "  KERNEL=VERSION     another kernel of the suite (run, check, shell, modules)"
-	@echo "  CASES=PATTERN      run, bench: only these cases; check: only these selftests, by name"
+	@echo "  CASES=PATTERN      run, bench: only these cases; check and coverage:"
+	@echo "                     only these selftests, by name"
 	@echo "  ROUNDS=N           run, bench: how often each is measured"
 	@echo "  MINUTES=N SEED=N   soak: for how long, and an earlier run's decisions again"
 	@echo "  FLAVOUR=debug      soak, shell: on the debug kernel"
@@ -41,6 +42,10 @@ check-debug: ## the selftests on a kernel that looks for faults (see README)
 .PHONY: soak
 soak: ## random acts under verified traffic for MINUTES=10 (see README)
 	@scripts/soak
+
+.PHONY: coverage
+coverage: ## which functions and lines of rivet.ko the selftests execute
+	@scripts/coverage
 
 .PHONY: bench
 bench: ## measure every case: a table, build/bench.json, pictures (see README)

@@ -191,6 +191,10 @@ class Machine:
                 command += ["-chardev", f"file,id={name},path={self.path(name)}"]
                 command += ["-device", f"isa-serial,chardev={name},index={port},irq={irq}"]
             command += ["-qmp", f"unix:{self.dir}/qmp,server=on,wait=off"]
+        if args.trace_blocks:
+            # Where kernels put modules. Each block is logged when it is translated.
+            command += ["-d", "in_asm", "-dfilter", "0xffffffffc0000000..0xfffffffffeffffff"]
+            command += ["-D", self.log("blocks")]
         command += ["-append", " ".join(append + args.append)]
         return command
 
@@ -440,6 +444,7 @@ def main():
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("--icount", action="store_true")
     parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--trace-blocks", action="store_true")
     parser.add_argument("--verbose-kernel", action="store_true")
     parser.add_argument("--allow-warnings", action="store_true")
     parser.add_argument("--grace", type=float, default=10)

@@ -69,6 +69,13 @@ rivet_load() {
 	modprobe_all $deps && insmod "$RIVET_AT/rivet.ko" "$@"
 }
 
+# With COVERAGE, where code of Rivet was loaded is told with the results.
+insmod() {
+	command insmod "$@" || return
+	[ -z "${COVERAGE-}" ] || [ "${1##*/}" != rivet.ko ] ||
+		echo "module rivet $(</sys/module/rivet/sections/.text)" >"$RESULTS"
+}
+
 rivet_unload() { rmmod rivet; }
 
 # Limits of time are so many times longer on a kernel that is so much slower.
