@@ -19,6 +19,7 @@ help: ## this list
 	@echo "  CASES=PATTERN      run, bench: only these cases; check and coverage:"
 	@echo "                     only these selftests, by name"
 	@echo "  ROUNDS=N           run, bench: how often each is measured"
+	@echo "  CLOCK=icount       bench: only that clock (or threads)"
 	@echo "  MINUTES=N SEED=N   soak: for how long, and an earlier run's decisions again"
 	@echo "  FLAVOUR=debug      soak, shell: on the debug kernel"
 	@echo "  KDIR=DIR           modules, modules_install: a kernel tree of your own, with"
