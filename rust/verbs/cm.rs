@@ -108,6 +108,24 @@ pub(super) struct Id {
     context: NonNull<Header>,
     /// Taken while there is a QP on it. The CM itself would take a second one.
     qp_place: Place,
+    wanted: Wanted,
+}
+
+/// READs and atomics that a connect request asks for (IBA vol. 1, 12.7.29 and 12.7.30).
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// The most that the peer will have outstanding: more than that need not be served.
+    responder_resources: u8,
+    /// The most that the peer serves: more than that may not be outstanding.
+    initiator_depth: u8,
+}
+
+impl Wanted {
+    /// For an id that comes from no request, or is on iWARP, where the device negotiates.
+    const ANY: Self = Self {
+        responder_resources: u8::MAX,
+        initiator_depth: u8::MAX,
+    };
 }
 
 /// A reference that keeps the C id.
@@ -233,15 +251,20 @@ impl CmId {
             }
         };
         // INVARIANT: Made just now with this context.
-        Self::adopt(raw, context)
+        Self::adopt(raw, context, Wanted::ANY)
     }
 
     /// Takes an id over. On error it is destroyed.
-    fn adopt(raw: NonNull<sys::rdma_cm_id>, context: NonNull<Header>) -> Result<Self> {
+    fn adopt(
+        raw: NonNull<sys::rdma_cm_id>,
+        context: NonNull<Header>,
+        wanted: Wanted,
+    ) -> Result<Self> {
         let id = Id {
             raw,
             context,
             qp_place: Place::new(),
+            wanted,
         };
         Ok(Self(Arc::new(id, GFP_KERNEL)?))
     }
@@ -306,10 +329,14 @@ impl CmId {
         }
     }
 
-    /// Accepts the request that this id came from; a QP must have been made on it. Not from the
-    /// id's own handler. If it fails, the peer has been refused.
+    /// Accepts the request that this id came from; a QP must have been made on it. READs and atomics
+    /// are not more than the peer asked for. Not from the id's own handler. If it fails, the peer has
+    /// been refused.
     pub(crate) fn accept(&mut self, param: &ConnParam<'_>) -> Result {
         let mut raw = param.to_raw()?;
+        let wanted = self.0.wanted;
+        raw.responder_resources = raw.responder_resources.min(wanted.responder_resources);
+        raw.initiator_depth = raw.initiator_depth.min(wanted.initiator_depth);
         // SAFETY: The id is valid; the helper takes the mutex that the CM asks for.
         unsafe {
             sys::rdma_set_ack_timeout(self.as_raw(), ACK_TIMEOUT);
@@ -385,6 +412,7 @@ fn reject(id: *mut sys::rdma_cm_id, data: &[u8]) -> Result {
 pub(crate) struct Request<'e> {
     id: NonNull<sys::rdma_cm_id>,
     private_data: &'e [u8],
+    wanted: Wanted,
     /// The context of the id, once it was taken.
     taken: &'e Cell<Option<NonNull<Header>>>,
 }
@@ -411,7 +439,7 @@ impl Request<'_> {
             (*self.id.as_ptr()).event_handler = Some(on_event::<H>);
         }
         self.taken.set(Some(context));
-        CmId::adopt(self.id, context)
+        CmId::adopt(self.id, context, self.wanted)
     }
 }
 
@@ -461,7 +489,7 @@ unsafe extern "C" fn on_event<H: Handler>(
     let context = unsafe { &*(*id).context.cast::<Context<H>>() };
     trace::cm(id as u64, ev.event, ev.status);
     if ev.event == sys::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
-        return c_int::from(on_request(context, id, private_data(ev)));
+        return c_int::from(on_request(context, id, ev));
     }
     let Some(event) = translate(id, event) else {
         return 0;
@@ -480,13 +508,14 @@ unsafe extern "C" fn on_event<H: Handler>(
 fn on_request<H: Handler>(
     listener: &Context<H>,
     id: *mut sys::rdma_cm_id,
-    private_data: &[u8],
+    event: &sys::rdma_cm_event,
 ) -> bool {
     let taken = Cell::new(None);
     if let Some(id) = NonNull::new(id) {
         listener.handler.request(Request {
             id,
-            private_data,
+            private_data: private_data(event),
+            wanted: wanted(id, event),
             taken: &taken,
         });
     }
@@ -510,6 +539,24 @@ fn private_data(event: &sys::rdma_cm_event) -> &[u8] {
     // SAFETY: The CM says that there are so many bytes, valid during the callback.
     unsafe {
         core::slice::from_raw_parts(conn.private_data.cast(), usize::from(conn.private_data_len))
+    }
+}
+
+/// What a connect request asks for, seen from here: the CM has changed sides.
+fn wanted(id: NonNull<sys::rdma_cm_id>, event: &sys::rdma_cm_event) -> Wanted {
+    // SAFETY: A new id is valid and bound to a device for as long as the CM's callback runs.
+    let iwarp = unsafe {
+        let id = id.as_ref();
+        sys::rivet_rdma_cap_iwarp(id.device, id.port_num.into())
+    };
+    if iwarp {
+        return Wanted::ANY;
+    }
+    // SAFETY: A connect request has this member of the union.
+    let conn = unsafe { &event.param.conn };
+    Wanted {
+        responder_resources: conn.responder_resources,
+        initiator_depth: conn.initiator_depth,
     }
 }
 
