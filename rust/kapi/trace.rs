@@ -63,8 +63,14 @@ tracepoints! {
     /// A completion was taken out of a CQ and reached its QP; `status` as in `enum ib_wc_status`.
     fn complete(qp: u32, wr: u32, recv: bool, status: u32)
         = __tracepoint_rivet_complete, rust_do_trace_rivet_complete;
-    /// A service's operation of `bytes` is over; from `begin` to `end`, ns of the monotonic clock.
-    fn done(begin: u64, end: u64, bytes: u64)
+    /// A service's operation of `bytes`, which began at `begin`, is about to be staged on `qp`. If
+    /// that fails, it is told again before the next try.
+    fn submit(qp: u32, begin: u64, bytes: u64)
+        = __tracepoint_rivet_submit, rust_do_trace_rivet_submit;
+    /// A service's operation of `bytes` on `qp` is over; from `begin` to `end`, when its completion
+    /// was taken, ns of the monotonic clock. Those of a QP end in the order in which they were
+    /// submitted.
+    fn done(qp: u32, begin: u64, end: u64, bytes: u64)
         = __tracepoint_rivet_done, rust_do_trace_rivet_done;
     /// A CQ of the poller of `cpu` has an event.
     fn cq_event(cpu: u32) = __tracepoint_rivet_cq_event, rust_do_trace_rivet_cq_event;

@@ -81,10 +81,10 @@ impl Stats {
         })
     }
 
-    /// Counts one operation that took from `begin` to `end`, of which `share` halves or wholes
-    /// count (ping-pong: 2, as it reports half of the round trip).
-    pub(crate) fn operation(&self, begin: u64, end: u64, share: u64, bytes: u64) {
-        trace::done(begin, end, bytes);
+    /// Counts one operation, on the QP with key `qp`, that took from `begin` to `end`, of which
+    /// `share` halves or wholes count (ping-pong: 2, as it reports half of the round trip).
+    pub(crate) fn operation(&self, qp: u32, begin: u64, end: u64, share: u64, bytes: u64) {
+        trace::done(qp, begin, end, bytes);
         let ns = end.saturating_sub(begin).checked_div(share).unwrap_or(0);
         self.ops.add(1);
         self.bytes.add(bytes);

@@ -8,7 +8,7 @@
 
 T=/sys/kernel/tracing
 EVENTS="arm cm complete cq_event done doorbell kick lock_wait mode mr_evict mr_hit mr_invalidate mr_miss mr_register poll
-	post qp"
+	post qp submit"
 
 restore() {
 	echo 0 >"$T"/events/rivet/enable
@@ -38,6 +38,9 @@ record() {
 of_lanes() { count "${1/QP/qp=(${LANES// /|})}"; }
 count() { V=$(grep -cE "$1" "$TRACE"); }
 
+# begins EVENT: the QP and the begin of each.
+begins() { sed -n "s/^[^#].* $1: \(qp=[0-9]* begin=[0-9]*\) .*/\1/p" "$TRACE" | sort; }
+
 # says WHAT SEEN COUNTED
 says() { [ "$2" = "$3" ] || fail "$1: $2 traced, $3 counted"; }
 
@@ -54,6 +57,9 @@ load() {
 	traced
 	[ "$(wc -w <<<"$LANES")" -gt 0 ] || fail "no QP of a lane was made"
 	says "done" "${N[done]}" 240
+	# Each was submitted before, at the time and on the QP that its end tells.
+	V=$(comm -23 <(begins rivet_done) <(begins rivet_submit))
+	[ -z "$V" ] || fail "done, but not submitted: $V"
 	of_lanes 'rivet_post: QP '
 	says posts "$V" "${S[posts]}"
 	of_lanes 'rivet_post: QP .* signaled=1'

@@ -86,20 +86,39 @@ TRACE_EVENT(rivet_complete,
 		  rdma_show_wc_status(__entry->status))
 );
 
+TRACE_EVENT(rivet_submit,
+	TP_PROTO(u32 qp, u64 begin, u64 bytes),
+	TP_ARGS(qp, begin, bytes),
+	TP_STRUCT__entry(
+		__field(u64, begin)
+		__field(u64, bytes)
+		__field(u32, qp)
+	),
+	TP_fast_assign(
+		__entry->begin = begin;
+		__entry->bytes = bytes;
+		__entry->qp = qp;
+	),
+	TP_printk("qp=%u begin=%llu bytes=%llu", __entry->qp, __entry->begin, __entry->bytes)
+);
+
 TRACE_EVENT(rivet_done,
-	TP_PROTO(u64 begin, u64 end, u64 bytes),
-	TP_ARGS(begin, end, bytes),
+	TP_PROTO(u32 qp, u64 begin, u64 end, u64 bytes),
+	TP_ARGS(qp, begin, end, bytes),
 	TP_STRUCT__entry(
 		__field(u64, begin)
 		__field(u64, ns)
 		__field(u64, bytes)
+		__field(u32, qp)
 	),
 	TP_fast_assign(
 		__entry->begin = begin;
 		__entry->ns = end - begin;
 		__entry->bytes = bytes;
+		__entry->qp = qp;
 	),
-	TP_printk("begin=%llu ns=%llu bytes=%llu", __entry->begin, __entry->ns, __entry->bytes)
+	TP_printk("qp=%u begin=%llu ns=%llu bytes=%llu", __entry->qp, __entry->begin, __entry->ns,
+		  __entry->bytes)
 );
 
 /* "cpu" is the one that the poller belongs to, whatever CPU runs. */

@@ -14,7 +14,10 @@ use super::{
     Client,
 };
 use crate::{
-    kapi::time::{now_ns, MS},
+    kapi::{
+        time::{now_ns, MS},
+        trace,
+    },
     verbs::{Wc, WcStatus},
 };
 use kernel::prelude::*;
@@ -45,6 +48,7 @@ impl Client {
         lane.ping = seq;
         lane.begun += 1;
         session.moved = true;
+        trace::submit(conn.qp.key(), session.now, load.size.into());
         send_numbered(conn, slot, &load)?;
         conn.qp.flush().because("posting")
     }
@@ -80,7 +84,9 @@ impl Client {
             let begin = lane.pinged;
             lane.pinged = 0;
             lane.ended += 1;
-            session.stats.operation(begin, now, 2, u64::from(load.size));
+            session
+                .stats
+                .operation(conn.qp.key(), begin, now, 2, u64::from(load.size));
             if load.verify {
                 let pattern = Pattern::new(index as u32, seq, true);
                 if !slot.holds(Conn::payload_at(&load), len, pattern)? {
@@ -106,9 +112,13 @@ impl Client {
             }
             session.now = now_ns();
             session.moved = true;
-            session
-                .stats
-                .operation(lane.pinged, session.now, 2, u64::from(size as u32));
+            session.stats.operation(
+                conn.qp.key(),
+                lane.pinged,
+                session.now,
+                2,
+                u64::from(load.size),
+            );
             lane.pinged = 0;
             lane.ended += 1;
             if load.verify && !ping_is_right(conn, &load, lane.ping, true)? {
@@ -128,6 +138,7 @@ impl Client {
         session.now = now_ns();
         lane.pinged = session.now;
         session.moved = true;
+        trace::submit(conn.qp.key(), session.now, load.size.into());
         post_write_ping(conn, slot, &load, false)
     }
 }

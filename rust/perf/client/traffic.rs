@@ -15,7 +15,7 @@ use super::{
     count, worker, Client, CHECKS,
 };
 use crate::{
-    kapi::time::now_ns,
+    kapi::{time::now_ns, trace},
     verbs::{Wc, WcStatus},
 };
 use kernel::prelude::*;
@@ -44,6 +44,7 @@ impl Client {
             lane.last_signaled = conn.signals(seq)
                 || lane.begun == lane.quota
                 || (receives != 0 && lane.begun - lane.credited == receives);
+            trace::submit(conn.qp.key(), session.now, load.size.into());
             begin(conn, slot, &load, lane.last_signaled)?;
         }
         if began {
@@ -135,7 +136,7 @@ impl Client {
             }
             session
                 .stats
-                .operation(slot.begin, now, 1, u64::from(load.size));
+                .operation(conn.qp.key(), slot.begin, now, 1, u64::from(load.size));
             let lane = self.lanes.get_mut(index).ok_or(EINVAL)?;
             if load.verify {
                 match load.op {

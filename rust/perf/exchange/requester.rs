@@ -14,7 +14,7 @@ use super::{
     wire::{check_answer, Request, ANSWER_LEN, REQUEST_LEN},
 };
 use crate::{
-    kapi::time::now_ns,
+    kapi::{time::now_ns, trace},
     verbs::{Wc, WcStatus},
 };
 use kernel::prelude::*;
@@ -65,6 +65,7 @@ impl Requester {
             self.begins[buffer as usize] = session.now;
             lane.begun += 1;
             let signaled = conn.signals(seq);
+            trace::submit(conn.qp.key(), session.now, load.size.into());
             conn.push(slot, 0, REQUEST_LEN, signaled, |wr| wr.send())?;
         }
         if began {
@@ -109,9 +110,10 @@ impl Requester {
         let buffer = (seq % u64::from(load.depth)) as u32;
         let begin = self.begins[buffer as usize];
         let size = load.size;
+        let key = session.conns[index].qp.key();
         session
             .stats
-            .operation(begin, session.now, 1, u64::from(size));
+            .operation(key, begin, session.now, 1, u64::from(size));
         if load.verify && load.op == Op::ExchangeOut {
             let pattern = Pattern::new(index as u32, seq, true);
             let exposed = &session.conns[index].exposed;

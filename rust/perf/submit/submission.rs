@@ -11,7 +11,7 @@ use crate::{
         poller::{Look, Poller, Waiter},
         stats::LaneStats,
     },
-    kapi::{event::Event, kthread, sched, time::now_ns},
+    kapi::{event::Event, kthread, sched, time::now_ns, trace},
     perf::{params::Load, session::Mailbox, slots::Remote, stats::Stats},
     verbs::{qp::QpHealth, Buffer, Wc, WcStatus},
 };
@@ -204,6 +204,7 @@ impl<M: Carrier<Arc<Buffer>, Op<W>, Flow = W::Flow>, W: Work> Submission<M, W> {
                         len: self.load.size as usize,
                         signaled,
                     };
+                    trace::submit(queue.qp.key(), now, self.load.size.into());
                     let staged = self
                         .memory
                         .stage(&mut queue.qp, ready, transfer, buffer, stats);
@@ -233,8 +234,14 @@ impl<M: Carrier<Arc<Buffer>, Op<W>, Flow = W::Flow>, W: Work> Submission<M, W> {
         }
     }
 
-    /// An operation is over.
-    fn over(&mut self, op: &Op<W>, status: WcStatus, buffer: Option<Arc<Buffer>>, now: u64) {
+    /// An operation on `queue` is over.
+    fn over(
+        &mut self,
+        queue: &Queue<Self>,
+        op: &Op<W>,
+        status: WcStatus,
+        buffer: Option<Arc<Buffer>>,
+    ) {
         for _ in 0..M::LONGEST {
             self.accounting.done();
         }
@@ -251,7 +258,8 @@ impl<M: Carrier<Arc<Buffer>, Op<W>, Flow = W::Flow>, W: Work> Submission<M, W> {
             }
         } else {
             let size = u64::from(self.load.size);
-            self.stats.operation(op.begin, now, 1, size);
+            self.stats
+                .operation(queue.qp.key(), op.begin, queue.now, 1, size);
             let end = self.work.completed(op.submitter, op.mark, buffer.as_ref());
             if end == End::Wrong {
                 self.stats.miscompares.add(1);
@@ -338,7 +346,7 @@ impl<M: Carrier<Arc<Buffer>, Op<W>, Flow = W::Flow>, W: Work> Service for Submis
                         stats.bytes.add(u64::from(self.load.size));
                     }
                     *after |= 1 << op.submitter;
-                    self.over(&op, status, buffer, queue.now);
+                    self.over(queue, &op, status, buffer);
                 }
                 Step::Next(token) => {
                     if let Err(e) = self.memory.next(&mut queue.qp, token) {
