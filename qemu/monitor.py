@@ -99,7 +99,7 @@ class Machine:
         values["RIVET_ICOUNT"] = "1" if args.icount else ""
         lines = [f"export {key}={shlex.quote(value)}" for key, value in values.items()]
         lines.append(f"TOKEN={self.token}")
-        lines.append(f"MODE={args.mode}")
+        lines.append(f"MODE={args.mode} ROOT={'1' if args.root else ''}")
         lines.append("JOB=(" + " ".join(map(shlex.quote, args.job)) + ")")
         if args.mode == "shell":
             size = shutil.get_terminal_size()
@@ -182,8 +182,6 @@ class Machine:
             append += ["loglevel=4"]
             command += ["-chardev", f"stdio,id=tty,mux=on,signal=off,logfile={self.log('console')}"]
             command += ["-serial", "chardev:tty", "-mon", "chardev=tty"]
-            command += ["-drive", f"file={args.disk},format=raw,if=none,id=root,readonly=on"]
-            command += ["-device", "virtio-blk-pci,drive=root"]
         else:
             append += ["ignore_loglevel" if args.verbose_kernel else "loglevel=7"]
             # A line of its own for each port: the ISA ones would share them.
@@ -195,6 +193,9 @@ class Machine:
             # Where kernels put modules. Each block is logged when it is translated.
             command += ["-d", "in_asm", "-dfilter", "0xffffffffc0000000..0xfffffffffeffffff"]
             command += ["-D", self.log("blocks")]
+        if args.mode == "shell" or args.root:
+            command += ["-drive", f"file={args.disk},format=raw,if=none,id=root,readonly=on"]
+            command += ["-device", "virtio-blk-pci,drive=root"]
         command += ["-append", " ".join(append + args.append)]
         return command
 
@@ -443,6 +444,7 @@ def main():
     parser.add_argument("--append", action="append", default=[])
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("--icount", action="store_true")
+    parser.add_argument("--root", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--trace-blocks", action="store_true")
     parser.add_argument("--verbose-kernel", action="store_true")
