@@ -118,9 +118,10 @@ class Machine:
             archive.file("init", os.path.join(args.top, "qemu/init"))
             archive.file("rivet/lib.sh", os.path.join(args.top, "qemu/guest/lib.sh"))
             archive.tree("rivet/guest", os.path.join(args.top, "qemu/guest"))
-            for folder in ("selftests", "bench"):
+            for folder in ("selftests", "bench", "scripts/profile.d"):
                 if os.path.isdir(os.path.join(args.top, folder)):
                     archive.tree(f"rivet/{folder}", os.path.join(args.top, folder))
+            archive.file("rivet/scripts/profile", os.path.join(args.top, "scripts/profile"))
             programs = os.path.join(args.build, "bin")
             if os.path.isdir(programs):
                 archive.tree("rivet/bin", programs)
