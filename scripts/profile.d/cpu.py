@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """profile cpu: samples of all CPUs by perf, summed up by module, and a flame graph."""
 
+import bisect
 import collections
 import os
 import re
@@ -13,7 +14,7 @@ RATE = 199  # samples a second and CPU: no multiple of the tick
 # Where a CPU is that has nothing to do.
 IDLE = re.compile(r"safe_halt$|^default_idle|^intel_idle|^mwait_idle|^acpi_idle|^cpuidle_|^poll_idle|^do_idle$")
 KERNEL = "kernel"
-FRAME = re.compile(r"^\s+[0-9a-f]+ (.*) \((.*)\)$")
+FRAME = re.compile(r"^\s+([0-9a-f]+) (.*) \((.*)\)$")
 
 
 def cpu_times():
@@ -35,7 +36,24 @@ def module_of(dso):
     return name.replace("-", "_") if dso.startswith("[") or ".ko" in dso else name or "unknown"
 
 
-def read_stacks(lines):
+def loaded_modules():
+    """Where kernel modules are: (begin, end, name), ascending. Where perf reads the kernel's
+    memory it takes their functions for the kernel's."""
+    modules = []
+    with open("/proc/modules", encoding="ascii") as file:
+        for line in file:
+            words = line.split()
+            begin = int(words[5], 16)
+            modules.append((begin, begin + int(words[1]), words[0]))
+    return sorted(modules)
+
+
+def module_at(modules, address):
+    at = bisect.bisect_right(modules, address, key=lambda module: module[0]) - 1
+    return modules[at][2] if at >= 0 and address < modules[at][1] else None
+
+
+def read_stacks(lines, modules):
     """perf script's lines -> for each sample, its command and its frames (module, function),
     the outermost first."""
     command, frames = None, []
@@ -46,8 +64,9 @@ def read_stacks(lines):
                 yield command, frames[::-1]
             command, frames = None, []
         elif match := FRAME.match(line):
-            symbol = re.sub(r"\+0x[0-9a-f]+$", "", match[1])
-            frames.append((module_of(match[2]), flame.demangle(symbol)))
+            symbol = re.sub(r"\+0x[0-9a-f]+$", "", match[2])
+            module = module_at(modules, int(match[1], 16)) or module_of(match[3])
+            frames.append((module, flame.demangle(symbol)))
         elif command is None:
             command = line.strip()
     if command is not None:
@@ -82,7 +101,7 @@ def profile(seconds, svg):
         if script.returncode:
             return "perf script failed", script.stderr.strip()
     stacks, idle = collections.Counter(), 0
-    for command, frames in read_stacks(script.stdout.splitlines()):
+    for command, frames in read_stacks(script.stdout.splitlines(), loaded_modules()):
         if is_idle(frames):
             idle += 1
         else:
