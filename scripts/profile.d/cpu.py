@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""profile cpu: samples of all CPUs by perf, summed up by module, and a flame graph."""
+"""profile cpu: samples of all CPUs by perf, summed up by module, and a flame graph.
+
+Of programs it tells their names only, and those of their libraries.
+"""
 
 import bisect
 import collections
@@ -14,7 +17,7 @@ RATE = 199  # samples a second and CPU: no multiple of the tick
 # Where a CPU is that has nothing to do.
 IDLE = re.compile(r"safe_halt$|^default_idle|^intel_idle|^mwait_idle|^acpi_idle|^cpuidle_|^poll_idle|^do_idle$")
 KERNEL = "kernel"
-FRAME = re.compile(r"^\s+([0-9a-f]+) (.*) \((.*)\)$")
+FRAME = re.compile(r"^\s+([0-9a-f]+) .*\((.*)\)$")
 
 
 def cpu_times():
@@ -29,44 +32,46 @@ def cpu_times():
     return times
 
 
-def module_of(dso):
-    if "kallsyms" in dso or "vmlinux" in dso:
-        return KERNEL
-    name = re.sub(r"\.ko(\.\w+)?$", "", os.path.basename(dso)).strip("[]")
-    return name.replace("-", "_") if dso.startswith("[") or ".ko" in dso else name or "unknown"
+class Kernel:
+    """Its symbols and those of its modules, by address. perf, which could read them too, takes
+    minutes where it finds a compressed file for each module."""
+
+    def __init__(self):
+        with open("/proc/kallsyms", encoding="ascii", errors="replace") as file:
+            lines = file.read().splitlines()
+        lines.sort()  # all addresses have as many digits
+        self.lines = [line for line in lines if line[17] in "tTwW"]
+        self.starts = [int(line[:16], 16) for line in self.lines]
+
+    def is_hidden(self):
+        return not self.starts or self.starts[-1] == 0
+
+    def frame(self, address):
+        """Its module, and its function."""
+        at = bisect.bisect_right(self.starts, address) - 1
+        if at < 0:
+            return KERNEL, "unknown"
+        name, _, module = self.lines[at][19:].partition("\t")
+        return module.strip("[]") or KERNEL, flame.demangle(name)
 
 
-def loaded_modules():
-    """Where kernel modules are: (begin, end, name), ascending. Where perf reads the kernel's
-    memory it takes their functions for the kernel's."""
-    modules = []
-    with open("/proc/modules", encoding="ascii") as file:
-        for line in file:
-            words = line.split()
-            begin = int(words[5], 16)
-            modules.append((begin, begin + int(words[1]), words[0]))
-    return sorted(modules)
-
-
-def module_at(modules, address):
-    at = bisect.bisect_right(modules, address, key=lambda module: module[0]) - 1
-    return modules[at][2] if at >= 0 and address < modules[at][1] else None
-
-
-def read_stacks(lines, modules):
+def read_stacks(lines, kernel):
     """perf script's lines -> for each sample, its command and its frames (module, function),
     the outermost first."""
     command, frames = None, []
     for line in lines:
-        line = line.rstrip("\n")
         if not line:
             if command is not None:
                 yield command, frames[::-1]
             command, frames = None, []
         elif match := FRAME.match(line):
-            symbol = re.sub(r"\+0x[0-9a-f]+$", "", match[2])
-            module = module_at(modules, int(match[1], 16)) or module_of(match[3])
-            frames.append((module, flame.demangle(symbol)))
+            address = int(match[1], 16)
+            if address >> 63:
+                frames.append(kernel.frame(address))
+                continue
+            program = os.path.basename(match[2]).strip("[]")
+            if not frames or frames[-1][0] != program:
+                frames.append((program, "user space"))
         elif command is None:
             command = line.strip()
     if command is not None:
@@ -88,20 +93,24 @@ def record(seconds, path):
 
 def profile(seconds, svg):
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "perf.data")
+        path, nothing = os.path.join(folder, "perf.data"), os.path.join(folder, "nothing")
+        os.mkdir(nothing)
         print(f"Looking for {seconds} s", flush=True)
         before = cpu_times()
         problem = record(seconds, path)
         after = cpu_times()
         if problem is not None:
             return "perf record failed", problem
-        # Functions that were inlined would take perf minutes to name.
-        command = ["perf", "script", "--no-inline", "-i", path, "-F", "comm,ip,sym,symoff,dso"]
+        # It is to look for no symbols: those of the kernel are found here.
+        command = ["perf", "script", "-i", path, "--symfs", nothing, "-F", "comm,ip,sym,dso"]
         script = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if script.returncode:
             return "perf script failed", script.stderr.strip()
+    kernel = Kernel()
+    if kernel.is_hidden():
+        return "the kernel hides its symbols", "sysctl kernel.kptr_restrict=1"
     stacks, idle = collections.Counter(), 0
-    for command, frames in read_stacks(script.stdout.splitlines(), loaded_modules()):
+    for command, frames in read_stacks(script.stdout.splitlines(), kernel):
         if is_idle(frames):
             idle += 1
         else:
