@@ -216,10 +216,15 @@ class Locks(Report):
         draw(seen["waits"], "waits")
         print()
         print(f"  {'who waited':<20}{'waits':>10}{'mean us':>12}{'all us':>14}")
-        for who, value in sorted(seen["by"].items(), key=lambda item: -item[1]["total"])[:12]:
-            name = " on CPU ".join(who.rsplit(",", 1))
-            mean, every = us(value["total"] / value["count"]), us(value["total"])
-            print(f"  {name:<20}{number(value['count']):>10}{mean:>12}{every:>14}")
+        waiters = [
+            (" on CPU ".join(who.rsplit(",", 1)), value["count"], value["total"])
+            for who, value in sorted(seen["by"].items(), key=lambda item: -item[1]["total"])
+        ]
+        most, others = waiters[:12], waiters[12:]
+        if others:
+            most.append(("others", sum(count for _, count, _ in others), sum(total for _, _, total in others)))
+        for name, count, total in most:
+            print(f"  {name:<20}{number(count):>10}{us(total / count):>12}{us(total):>14}")
         return None
 
 
