@@ -101,6 +101,7 @@ def profile(seconds, svg):
         after = cpu_times()
         if problem is not None:
             return "perf record failed", problem
+        print("Reading what was seen", flush=True)
         # It is to look for no symbols: those of the kernel are found here.
         command = ["perf", "script", "-i", path, "--symfs", nothing, "-F", "comm,ip,sym,dso"]
         script = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
