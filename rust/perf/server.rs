@@ -216,12 +216,12 @@ impl Server {
                 self.ready(session, connection)
             }
             Message::Sync { sent } if lane.ready && load.op.needs_credit() => {
-                if sent < lane.received {
-                    return Err(session.lie(connection, "fewer messages sent than came"));
-                }
                 if load.transport != Transport::Rc {
-                    // What was taken for lost before may have come since.
-                    lane.lost = sent - lane.received;
+                    // What was taken for lost before may have come since. And so may messages that
+                    // were sent after this, with credit that crossed it.
+                    lane.lost = sent.saturating_sub(lane.received);
+                } else if sent < lane.received {
+                    return Err(session.lie(connection, "fewer messages sent than came"));
                 }
                 lane.credited = lane.received + lane.lost;
                 let received = lane.credited;
