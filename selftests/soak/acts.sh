@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2153,SC2154 # variables of the other files
 #
 # For selftests/soak/run: what is done to ends, policies and the machine. Each
 # act_NAME draws how, says so ("decide"), does it, looks at what must come of it, and
@@ -306,7 +306,7 @@ while_it_goes() {
 }
 no_more() {
 	rm $FLAG
-	wait $JOB
+	wait "$JOB"
 }
 
 # An act while live knobs are written as fast as they can be. Who polls and who sleeps

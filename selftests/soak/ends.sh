@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2153,SC2154 # variables of the other files
 #
 # For selftests/soak/run: ends and policies as they were drawn, and what has to be
 # true of them at any time.
