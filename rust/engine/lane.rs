@@ -111,8 +111,9 @@ impl Guard for Percpu {
 }
 
 struct Inner<S: Service> {
-    service: S,
+    // Before the service, so that the QP is gone when that ends the memory which it keeps.
     queue: Queue<S>,
+    service: S,
 }
 
 /// One CPU's share of a connection.
@@ -136,12 +137,12 @@ impl<S: Service, G: Guard> Lane<S, G> {
         guard: G,
     ) -> Result<Arc<Self>> {
         let inner = Inner {
-            service,
             queue: Queue {
                 qp,
                 now: 0,
                 failed: None,
             },
+            service,
         };
         let stats = Arc::new(LaneStats::new(), GFP_KERNEL)?;
         Arc::pin_init(
@@ -156,7 +157,8 @@ impl<S: Service, G: Guard> Lane<S, G> {
     }
 
     /// Does something with the service and the QP, and posts what was staged. Any context but that
-    /// of a hard interrupt; `f` must not sleep.
+    /// of a hard interrupt; `f` must not sleep. Where posting fails for the first time, the service
+    /// has [`Service::BROKEN`] to do.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut S, &mut Queue<S>, &LaneStats) -> R) -> R {
         let _held = self.guard.hold(&self.stats.lock_waits);
         let mut inner = match self.inner.try_lock() {
@@ -167,9 +169,15 @@ impl<S: Service, G: Guard> Lane<S, G> {
             }
         };
         let Inner { service, queue } = &mut *inner;
+        let failed = queue.failed.is_some();
         let result = f(service, queue, &self.stats);
         queue.flush();
         self.stats.posted(&queue.qp.counts());
+        let broke = !failed && queue.failed.is_some();
+        drop(inner);
+        if broke {
+            S::after(&self.shared, S::BROKEN);
+        }
         result
     }
 }
@@ -191,6 +199,5 @@ impl<S: Service, G: Guard> Takes for Lane<S, G> {
         self.with(|_, queue, _| {
             queue.failed.get_or_insert(Fault::Cq);
         });
-        S::after(&self.shared, S::BROKEN);
     }
 }

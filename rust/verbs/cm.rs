@@ -312,6 +312,12 @@ impl CmId {
         })
     }
 
+    /// Sets the type of service (IP's DS field) of the connection: before the way is looked for.
+    pub(crate) fn set_tos(&mut self, tos: u8) {
+        // SAFETY: The id is valid.
+        unsafe { sys::rdma_set_service_type(self.as_raw(), i32::from(tos)) };
+    }
+
     /// Starts to find the way; ends with [`Event::RouteResolved`] or [`Event::RouteError`].
     pub(crate) fn resolve_route(&mut self, timeout_ms: u32) -> Result {
         // SAFETY: The id is valid; the CM checks its state.
@@ -547,7 +553,7 @@ fn wanted(id: NonNull<sys::rdma_cm_id>, event: &sys::rdma_cm_event) -> Wanted {
     // SAFETY: A new id is valid and bound to a device for as long as the CM's callback runs.
     let iwarp = unsafe {
         let id = id.as_ref();
-        sys::rivet_rdma_cap_iwarp(id.device, id.port_num.into())
+        sys::rivet_rdma_cap_iwarp(id.device, id.port_num)
     };
     if iwarp {
         return Wanted::ANY;
