@@ -6,6 +6,8 @@
 #   BASE_IMAGE/base.cpio       tools, their libraries and kernel modules: the
 #                              initramfs of every run. Not compressed: that
 #                              unpacks fastest in an emulated guest.
+#   BASE_IMAGE/more.cpio       modules of which the tools are only in the whole guest
+#                              root: behind the base where that is used.
 #   SHELL_IMAGE/root.squashfs  the whole guest root, for "make shell" (lz4: zstd costs an
 #                              emulated guest too much time)
 #
@@ -25,10 +27,13 @@ BASE_MODULES="configfs ib_core ib_uverbs ib_umad rdma_cm rdma_ucm rdma_rxe siw v
 	squashfs overlay loop brd af_packet bridge
 	ip_set nf_tables"
 
+# Those that "make shell" and jobs in the whole guest root find besides.
+MORE_MODULES="ext4 xfs dm_mod"
+
 choose_image() {
 	local recipe
 	recipe=$(cache_key 1 "$GUEST_KEY" "$(basename "$KTREE")" "$BASE_PACKAGES" "$BASE_MODULES" \
-		"$(declare -f make_base_image copy_tools copy_modules)")
+		"$MORE_MODULES" "$(declare -f make_base_image copy_tools copy_modules archive)")
 	BASE_IMAGE=$CACHE/image-$RELEASE-$recipe
 	SHELL_IMAGE=$CACHE/shell-$VERSION-$(cache_key 1 "$GUEST_KEY" "$VERSION" \
 		"$(declare -f make_shell_image)")
@@ -73,10 +78,12 @@ copy_tools() {
 	rm -f "$list" "$list.lib"
 }
 
-# copy_modules STAGE: BASE_MODULES with all they depend on, unpacked (the guest
-# would spend seconds on xz), and an index of their own.
+# copy_modules STAGE MODULE...: with all they depend on, unpacked (the guest would
+# spend seconds on xz), and an index of their own.
 copy_modules() {
-	# shellcheck disable=SC2016,SC2086 # expanded by the inner shell; a list
+	local stage=$1
+	shift
+	# shellcheck disable=SC2016 # expanded by the inner shell
 	in_sysroot bash -euc '
 		stage=$1 version=$2 tree=$3
 		shift 3
@@ -96,23 +103,36 @@ copy_modules() {
 			esac
 		done
 		depmod -b "$stage" "$version"
-	' modules "$1" "$RELEASE" "$KROOT/usr" $BASE_MODULES
+	' modules "$stage" "$RELEASE" "$KROOT/usr" "$@"
+}
+
+# archive STAGE FILE
+archive() {
+	# shellcheck disable=SC2016 # expanded by the inner shell
+	in_sysroot bash -euo pipefail -c 'cd "$1" && find . | sort | cpio --quiet -o -H newc -R 0:0 >"$2"' cpio "$@"
+	rm -rf "$1"
 }
 
 make_base_image() {
-	local stage=$BASE_IMAGE/stage
+	local stage=$BASE_IMAGE/stage more=$BASE_IMAGE/more file
 	begin_dir "$BASE_IMAGE"
-	mkdir "$stage"
+	mkdir -p "$stage" "$more/usr/lib"
+	ln -s usr/lib "$more/lib"
 	copy_tools "$stage"
-	copy_modules "$stage"
+	# shellcheck disable=SC2086 # lists
+	copy_modules "$stage" $BASE_MODULES
+	# shellcheck disable=SC2086 # lists
+	copy_modules "$more" $BASE_MODULES $MORE_MODULES
+	# The index is that of all of them.
+	(cd "$more" && find . -name '*.ko') | while read -r file; do
+		[ ! -e "$stage/$file" ] || rm "$more/$file"
+	done
 	mkdir -p "$stage"/{dev,proc,sys,tmp,run,root,mnt,var/tmp,rivet}
 	ln -s /run "$stage/var/run"
 	# The kernel opens it for /init before anything is mounted.
 	mknod -m 600 "$stage/dev/console" c 5 1
-	# shellcheck disable=SC2016 # expanded by the inner shell
-	in_sysroot bash -euo pipefail -c 'cd "$1" && find . | sort |
-		cpio --quiet -o -H newc -R 0:0 >../base.cpio' cpio "$stage"
-	rm -rf "$stage"
+	archive "$stage" "$BASE_IMAGE/base.cpio"
+	archive "$more" "$BASE_IMAGE/more.cpio"
 	end_dir "$BASE_IMAGE"
 }
 

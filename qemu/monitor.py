@@ -56,6 +56,9 @@ REPORT_LINES = 120
 # those without rivet in them are let pass; they are shown.
 KNOWN = ()
 
+# The disk of the other machine of a pair.
+OTHER_DISK = 64 << 20
+
 JOB_FAILED = 1
 CRASH_OURS, CRASH_ELSEWHERE, TIMED_OUT = 120, 121, 122
 
@@ -76,8 +79,14 @@ class Tail:
 
 
 class Machine:
+    """The machine that runs the job; its end of a pair is a."""
+
+    end = "a"
+
     def __init__(self, args):
         self.args = args
+        self.job = args.job
+        self.other = None
         self.token = "rivet-" + secrets.token_hex(8)
         self.dir = os.path.join(args.build, "vm", args.name)
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -97,23 +106,28 @@ class Machine:
         values["RIVET_VM"] = self.describe()
         values["RIVET_SLOWER"] = str(args.slower)
         values["RIVET_ICOUNT"] = "1" if args.icount else ""
+        values["RIVET_PAIR"] = self.end if args.mode == "pair" else ""
         lines = [f"export {key}={shlex.quote(value)}" for key, value in values.items()]
         lines.append(f"TOKEN={self.token}")
         lines.append(f"MODE={args.mode} ROOT={'1' if args.root else ''}")
-        lines.append("JOB=(" + " ".join(map(shlex.quote, args.job)) + ")")
+        lines.append("JOB=(" + " ".join(map(shlex.quote, self.job)) + ")")
         if args.mode == "shell":
             size = shutil.get_terminal_size()
             lines.append(f"GUEST_ROWS={size.lines} GUEST_COLS={size.columns}")
             lines.append(f"GUEST_TERM={shlex.quote(os.environ.get('TERM', 'linux'))}")
         return "\n".join(lines) + "\n"
 
+    def whole_root(self):
+        return self.args.mode == "shell" or self.args.root
+
     def write_initrd(self):
         """The cached base, and behind it all that this checkout adds."""
         args = self.args
         path = os.path.join(self.dir, "initrd")
         with open(path, "wb") as out:
-            with open(args.base, "rb") as base:
-                shutil.copyfileobj(base, out, 1 << 20)
+            for part in ("base", "more") if self.whole_root() else ("base",):
+                with open(os.path.join(args.image, f"{part}.cpio"), "rb") as archive:
+                    shutil.copyfileobj(archive, out, 1 << 20)
             archive = cpio.Writer(out)
             archive.file("init", os.path.join(args.top, "qemu/init"))
             archive.file("rivet/lib.sh", os.path.join(args.top, "qemu/guest/lib.sh"))
@@ -187,17 +201,37 @@ class Machine:
             append += ["ignore_loglevel" if args.verbose_kernel else "loglevel=7"]
             # A line of its own for each port: the ISA ones would share them.
             for port, (name, irq) in enumerate((("console", 4), ("out", 3), ("results", 10))):
-                command += ["-chardev", f"file,id={name},path={self.path(name)}"]
+                append_to = "on" if self.end == "b" else "off"
+                command += ["-chardev", f"file,id={name},path={self.path(name)},append={append_to}"]
                 command += ["-device", f"isa-serial,chardev={name},index={port},irq={irq}"]
             command += ["-qmp", f"unix:{self.dir}/qmp,server=on,wait=off"]
         if args.trace_blocks:
             # Where kernels put modules. Each block is logged when it is translated.
             command += ["-d", "in_asm", "-dfilter", "0xffffffffc0000000..0xfffffffffeffffff"]
             command += ["-D", self.log("blocks")]
-        if args.mode == "shell" or args.root:
+        if args.mode == "pair":
+            command += self.network()
+        if self.whole_root():
             command += ["-drive", f"file={args.disk},format=raw,if=none,id=root,readonly=on"]
             command += ["-device", "virtio-blk-pci,drive=root"]
         command += ["-append", " ".join(append + args.append)]
+        return command
+
+    def far_dir(self):
+        return self.other.dir
+
+    def network(self):
+        """What joins a and b; datagrams for one that is not there are lost, as on a wire."""
+        number = ord(self.end) - ord("a") + 1
+        command = ["-netdev", "dgram,id=net,local.type=unix,remote.type=unix,"
+                   f"local.path={self.dir}/net,remote.path={self.far_dir()}/net"]
+        command += ["-device", f"virtio-net-pci,netdev=net,mac=52:54:00:77:00:0{number},host_mtu=9000"]
+        if self.end == "b":
+            # What is written there is there when the machine is started again.
+            command += ["-drive", f"file={self.data},format=raw,if=none,id=data", "-device", "virtio-blk-pci,drive=data"]
+        else:
+            command += ["-chardev", f"socket,id=control,path={self.dir}/control,server=on,wait=off"]
+            command += ["-device", "isa-serial,chardev=control,index=3,irq=11"]
         return command
 
     def path(self, port):
@@ -264,6 +298,8 @@ class Machine:
                     sys.stdout.buffer.write(text)
             out.flush()
             sys.stdout.flush()
+            if self.other:
+                self.other.obey()
             if ended:
                 break
             if end and now - end > 10:
@@ -293,13 +329,17 @@ class Machine:
 
     def interrupt_guest(self):
         """An NMI makes the guest panic, and print what each CPU does."""
+        self.order("inject-nmi")
+
+    def order(self, command):
+        """Has QEMU's monitor do this."""
         try:
             with socket.socket(socket.AF_UNIX) as qmp:
                 qmp.settimeout(2)
                 qmp.connect(f"{self.dir}/qmp")
                 stream = qmp.makefile("rw")
                 stream.readline()
-                for order in ("qmp_capabilities", "inject-nmi"):
+                for order in ("qmp_capabilities", command):
                     stream.write(json.dumps({"execute": order}) + "\n")
                     stream.flush()
                     stream.readline()
@@ -380,6 +420,95 @@ class Machine:
         return CRASH_ELSEWHERE
 
 
+class Other(Machine):
+    """The other machine of a pair: it comes and goes as the job on the first one says.
+
+    That job writes a word to ttyS3 and reads "done" there: "start" (answered when the
+    job of this machine has printed "ready"), "kill" (as by pulling the plug), "stop"
+    and "cont" (all of it stands still for a while).
+    """
+
+    end = "b"
+
+    def __init__(self, args, first):
+        args = argparse.Namespace(**vars(args))
+        args.name += "-b"
+        args.root = False
+        args.mem = args.other_mem
+        super().__init__(args)
+        self.job = args.other.split()
+        self.first = first
+        self.control = None
+        self.said = b""
+        self.starting = False
+        for name in ("console", "out", "results"):
+            open(self.path(name), "wb").close()
+        self.data = os.path.join(self.dir, "data")
+        with open(self.data, "wb") as data:
+            data.truncate(OTHER_DISK)
+
+    def far_dir(self):
+        return self.first.dir
+
+    def start(self):
+        self.kill()
+        open(self.path("out"), "wb").close()
+        command = self.command(self.write_initrd())
+        log = open(self.log("qemu"), "ab")
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+        log.close()
+        self.starting = True
+
+    def is_ready(self):
+        with open(self.path("out"), "rb") as out:
+            return b"ready\n" in out.read()
+
+    def answer(self):
+        self.control.sendall(b"done\n")
+
+    def obey(self):
+        """Does what the first machine wants, if it wants something."""
+        try:
+            if not self.control:
+                control = socket.socket(socket.AF_UNIX)
+                control.setblocking(False)
+                control.connect(f"{self.first.dir}/control")
+                self.control = control
+            self.said += self.control.recv(4096)
+        except (BlockingIOError, FileNotFoundError, ConnectionRefusedError):
+            pass
+        *orders, self.said = self.said.split(b"\n")
+        for order in (order.strip() for order in orders):
+            if order == b"start":
+                self.start()
+                continue
+            if order == b"kill":
+                self.kill()
+            elif order in (b"stop", b"cont"):
+                self.order(order.decode())
+            self.answer()
+        if self.starting and self.is_ready():
+            self.starting = False
+            self.answer()
+
+    def complaints(self):
+        """What its kernel has complained of, each time that it ran. Returns whether it has."""
+        self.kill()
+        if os.path.exists(f"{self.dir}/initrd"):
+            os.unlink(f"{self.dir}/initrd")
+        with open(self.log("console"), encoding="utf-8", errors="replace") as file:
+            console = file.read().replace("\r", "").splitlines()
+        reports = [report for report in find_reports(console) if not report.known]
+        shutil.copyfile(self.path("out"), self.log("out"))
+        if not reports:
+            return False
+        say(f"vm {self.args.name}: the kernel complained ({len(reports)} times), in {self.log('console')}:")
+        show_around(console, [report.line for report in reports])
+        return True
+
+
 class Report:
     """One complaint of the kernel: where it begins, what its first line says."""
 
@@ -432,7 +561,7 @@ def show_around(lines, marks, before=2, after=30, most=120):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("name", "top", "build", "base", "kernel", "version", "cpu", "accel", "mode"):
+    for name in ("name", "top", "build", "image", "kernel", "version", "cpu", "accel", "mode"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--disk")
     parser.add_argument("--module", action="append", default=[])
@@ -446,6 +575,8 @@ def main():
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("--icount", action="store_true")
     parser.add_argument("--root", action="store_true")
+    parser.add_argument("--other")
+    parser.add_argument("--other-mem", type=int, default=1024)
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--trace-blocks", action="store_true")
     parser.add_argument("--verbose-kernel", action="store_true")
@@ -465,10 +596,16 @@ def main():
         return Machine(args).interactive()
     for attempt in range(args.retry + 1):
         machine = Machine(args)
+        if args.mode == "pair":
+            machine.other = Other(args, machine)
         try:
             status = machine.run()
+            if machine.other and machine.other.complaints() and not args.allow_warnings:
+                status = status or JOB_FAILED
         finally:
             machine.kill()
+            if machine.other:
+                machine.other.kill()
         if status != CRASH_ELSEWHERE or attempt == args.retry:
             return status
         for kind in ("console", "out", "results"):

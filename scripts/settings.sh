@@ -47,4 +47,4 @@ SYSROOT_PACKAGES="build-essential gcc-14 flex bison bc libelf-dev libssl-dev
 GUEST_PACKAGES="busybox-static bash iproute2 iputils-ping ethtool rdma-core
 	ibverbs-providers ibverbs-utils rdmacm-utils perftest librdmacm1t64
 	bpftrace linux-perf/$BACKPORTS nvme-cli fio strace procps util-linux
-	kmod less vim-tiny python3-minimal tcpdump"
+	kmod less vim-tiny python3-minimal tcpdump e2fsprogs xfsprogs dmsetup"

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
+# shellcheck disable=SC2086 # lists of words
 # shellcheck shell=bash disable=SC2034 # variables for the scripts that source this
 #
 # For scripts in the guest, and for tests on a real machine: two ends, and the
@@ -152,6 +153,38 @@ net_up() {
 	done
 	for ns in a b; do device_up $ns || return 1; done
 	gids_ready
+}
+
+# pair_up: on one of two machines, which are RIVET_PAIR, a and b: what net_up makes of
+# namespaces, each of them is by itself.
+pair_up() {
+	local v=v$RIVET_PAIR n=1 peer=2 i
+	[ "$RIVET_PAIR" = a ] || n=2 peer=1
+	modprobe_all ib_uverbs rdma_ucm rdma_rxe virtio_pci virtio_net || return 1
+	wait_for 10 compgen -G "/sys/class/net/[ev]*" >/dev/null
+	# A test before may have named it.
+	for i in /sys/class/net/e*; do
+		[ ! -d "$i" ] || ip link set "${i##*/}" name "$v" mtu "${MTU:-9000}" || return 1
+	done
+	ip addr replace 10.77.0.$n/24 dev $v && ip addr replace fd77::$n/64 dev $v nodad && ip link set $v up || return 1
+	for i in 10.77.0.$peer fd77::$peer; do ip neigh replace $i lladdr 52:54:00:77:00:0$peer dev $v nud permanent; done
+	rdma link add rxe$RIVET_PAIR type rxe netdev $v || return 1
+	wait_for 10 gid_ready rxe$RIVET_PAIR ffff:0a4d:000$n
+}
+
+pair_down() { rdma link delete "rxe$RIVET_PAIR" && ip link set "v$RIVET_PAIR" down; }
+
+# other WORD: the first machine of a pair has this done with the other one: start (which
+# waits for its "ready"), kill, stop, cont.
+other() {
+	local said=""
+	if [ -z "${OTHER-}" ]; then
+		stty -F /dev/ttyS3 raw -echo 115200
+		exec {OTHER}<>/dev/ttyS3
+	fi
+	echo "$1" >&"$OTHER"
+	read -r -t $((90 * SLOWER)) -u "$OTHER" said
+	[ "$said" = "done" ] || { echo "the other machine: $1: '$said'" && return 1; }
 }
 
 net_down() {
