@@ -11,5 +11,8 @@
 #include <rdma/rdma_cm.h>
 #include <rivet/helpers.h>
 #include <trace/events/rivet.h>
+#ifdef RIVET_NVME
+#include <rivet/nvme.h>
+#endif
 
 #endif

@@ -29,3 +29,7 @@ mod perf {
     pub(crate) mod pattern;
     pub(crate) mod wire;
 }
+
+mod nvme {
+    pub(crate) mod wire;
+}

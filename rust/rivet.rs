@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! perf      a service: the in-kernel performance test        control   configfs
+//! nvme      a service: the NVMe/RDMA host
 //! engine    what makes the data path fast: lanes, pollers, memory, by policies
 //! verbs     safe Rust over ib_core and rdma_cm               kapi      other C interfaces
 //! sys       what bindgen makes of the C headers
@@ -18,6 +19,8 @@ use kernel::prelude::*;
 mod control;
 mod engine;
 mod kapi;
+#[cfg(rivet_nvme)]
+mod nvme;
 mod perf;
 mod sys;
 mod value;

@@ -3,6 +3,8 @@
 //! What user space sees of Rivet in configfs: `/sys/kernel/config/rivet`.
 
 mod attribute;
+#[cfg(rivet_nvme)]
+mod nvme;
 mod perf;
 mod policies;
 
@@ -18,6 +20,8 @@ pub(crate) struct Root;
 
 /// The registered tree. Each part keeps the subsystem; those who use policies go before these.
 pub(crate) struct Control {
+    #[cfg(rivet_nvme)]
+    _nvme: nvme::Nvme,
     _perf: DefaultGroup<Root, perf::PerfDir>,
     _policies: policies::Policies,
 }
@@ -31,8 +35,12 @@ pub(crate) fn register() -> Result<Control> {
     };
     let root = Arc::pin_init(Subsystem::new(c"rivet", root_type, Ok(Root)), GFP_KERNEL)?;
     let policies = policies::Policies::register(root.clone())?;
+    #[cfg(rivet_nvme)]
+    let nvme = nvme::Nvme::register(root.clone(), policies.clone())?;
     let perf = DefaultGroup::register(root, perf::group(policies.clone())?, KVec::new())?;
     Ok(Control {
+        #[cfg(rivet_nvme)]
+        _nvme: nvme,
         _perf: perf,
         _policies: policies,
     })

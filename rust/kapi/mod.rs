@@ -11,6 +11,8 @@ pub(crate) mod event;
 pub(crate) mod fmt;
 pub(crate) mod kthread;
 pub(crate) mod memory;
+#[cfg(rivet_nvme)]
+pub(crate) mod nvme;
 pub(crate) mod random;
 pub(crate) mod sched;
 pub(crate) mod time;

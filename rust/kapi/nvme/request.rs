@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests of blk-mq that carry NVMe commands.
+//!
+//! C headers: `include/linux/blk-mq.h`, `drivers/nvme/host/nvme.h`
+
+use crate::{
+    sys,
+    verbs::{
+        pages::{PageList, Piece},
+        Direction,
+    },
+};
+use core::{mem::ManuallyDrop, ptr::NonNull};
+
+/// What stands behind each `struct request` of our tag sets.
+#[repr(C)]
+pub(super) struct Pdu {
+    /// The core's, which has to come first.
+    pub(super) core: sys::nvme_request,
+    /// What `core.cmd` leads to.
+    pub(super) command: sys::nvme_command,
+    /// In a list of ended ones: the next, and the answer.
+    next: *mut sys::request,
+    status: u16,
+    result: u64,
+}
+
+/// The private data of a request.
+pub(super) fn pdu(rq: NonNull<sys::request>) -> NonNull<Pdu> {
+    // It comes right behind the request (`blk_mq_rq_to_pdu`), in the same allocation.
+    // SAFETY: Each request that comes here is of a tag set with room for it.
+    unsafe { rq.add(1) }.cast()
+}
+
+/// A request that has begun and has not ended.
+///
+/// # Invariants
+///
+/// `0` is a request of one of our tag sets that has begun, and nobody but this value ends it.
+pub(crate) struct Request(NonNull<sys::request>);
+
+// SAFETY: A request may be ended from any thread.
+unsafe impl Send for Request {}
+// SAFETY: `&Request` offers reading of what does not change before its end.
+unsafe impl Sync for Request {}
+
+impl Request {
+    /// # Safety
+    ///
+    /// It has begun, and nobody else ends it.
+    pub(super) unsafe fn from_raw(rq: NonNull<sys::request>) -> Self {
+        // INVARIANT: By the function's safety requirement.
+        Self(rq)
+    }
+
+    /// Gives it up without an end.
+    pub(super) fn into_raw(self) -> NonNull<sys::request> {
+        ManuallyDrop::new(self).0
+    }
+
+    /// Its number among those of its queue.
+    pub(crate) fn tag(&self) -> u16 {
+        // SAFETY: The request is ours (type invariant). Tags of a queue are fewer than 2^12.
+        unsafe { self.0.as_ref().tag as u16 }
+    }
+
+    /// The command, as the core has made it.
+    pub(crate) fn command(&self) -> [u8; 64] {
+        const _: () = assert!(core::mem::size_of::<sys::nvme_command>() == 64);
+        // SAFETY: As for `tag`; any bytes are a valid array, and the core changes none until the
+        // request ends.
+        unsafe {
+            (&raw const (*pdu(self.0).as_ptr()).command)
+                .cast::<[u8; 64]>()
+                .read()
+        }
+    }
+
+    /// Whether it has data.
+    pub(crate) fn has_data(&self) -> bool {
+        // SAFETY: As for `tag`.
+        unsafe { sys::rivet_blk_rq_has_data(self.0.as_ptr()) }
+    }
+
+    /// Bytes of data.
+    pub(crate) fn len(&self) -> usize {
+        // SAFETY: As for `tag`.
+        unsafe { sys::rivet_blk_rq_payload_bytes(self.0.as_ptr()) as usize }
+    }
+
+    /// Which way the data goes.
+    pub(crate) fn direction(&self) -> Direction {
+        // SAFETY: As for `tag`.
+        match unsafe { sys::rivet_blk_rq_is_write(self.0.as_ptr()) } {
+            true => Direction::ToDevice,
+            false => Direction::FromDevice,
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        // SAFETY: It has begun, and this is its only end (type invariant).
+        unsafe { sys::rivet_nvme_abort(self.0.as_ptr()) };
+    }
+}
+
+/// A walk over the memory of a request.
+struct Walk<'r> {
+    rq: &'r Request,
+    at: sys::rivet_rq_walk,
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        let (mut start, mut len) = (core::ptr::null_mut(), 0);
+        // SAFETY: The request has not ended, so it has its bios; the walk was begun on it.
+        let more = unsafe {
+            sys::rivet_rq_walk_next(self.rq.0.as_ptr(), &mut self.at, &mut start, &mut len)
+        };
+        match more {
+            true => Some(Piece::new(NonNull::new(start.cast())?, len as usize)),
+            false => None,
+        }
+    }
+}
+
+// SAFETY: The block layer keeps the pages of a request until that has ended, which takes the value.
+// They are in the linear map, as there is no high memory on 64 bits and P2P pages are refused
+// (`supports_pci_p2pdma` is not there). Nobody in this module makes references to them.
+unsafe impl PageList for Request {
+    fn pieces(&self) -> impl Iterator<Item = Piece> {
+        let mut at = sys::rivet_rq_walk::default();
+        // SAFETY: The request has not ended.
+        unsafe { sys::rivet_rq_walk_begin(self.0.as_ptr(), &mut at) };
+        Walk { rq: self, at }
+    }
+
+    fn total(&self) -> usize {
+        self.len()
+    }
+}
+
+/// Requests that have their answers and are to end, which must not happen under a lock that
+/// submitting takes. Dropping it ends them.
+///
+/// # Invariants
+///
+/// The list from `first` to `last`, linked by `next`, has requests that have begun, and nobody else
+/// ends them.
+pub(crate) struct Ended {
+    first: Option<NonNull<sys::request>>,
+    last: Option<NonNull<sys::request>>,
+}
+
+// SAFETY: As for `Request`.
+unsafe impl Send for Ended {}
+
+impl Ended {
+    /// None.
+    pub(crate) const fn new() -> Self {
+        Self {
+            first: None,
+            last: None,
+        }
+    }
+
+    /// Adds one with the answer that the controller gave: its status (with the phase bit) and
+    /// result. Any context.
+    pub(crate) fn push(&mut self, request: Request, status: u16, result: u64) {
+        let rq = request.into_raw();
+        // SAFETY: The request is ours, and these fields are only used here.
+        unsafe {
+            let pdu = pdu(rq).as_mut();
+            pdu.next = core::ptr::null_mut();
+            pdu.status = status;
+            pdu.result = result;
+        }
+        match self.last {
+            // SAFETY: In the list, so it has not ended.
+            Some(last) => unsafe { pdu(last).as_mut().next = rq.as_ptr() },
+            None => self.first = Some(rq),
+        }
+        // INVARIANT: Behind the last.
+        self.last = Some(rq);
+    }
+}
+
+impl Default for Ended {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        while let Some(rq) = self.first.take() {
+            // SAFETY: The request is in the list (type invariant); it is not touched after its end.
+            unsafe {
+                let pdu = pdu(rq).as_ref();
+                let (status, result) = (pdu.status, pdu.result);
+                self.first = NonNull::new(pdu.next);
+                sys::rivet_nvme_answer(rq.as_ptr(), status, result);
+            }
+        }
+    }
+}

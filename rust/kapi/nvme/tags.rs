@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What blk-mq calls.
+//!
+//! C header: `include/linux/blk-mq.h`
+
+use super::{
+    ctrl::{Ctrl, Object},
+    request::{pdu, Pdu},
+    Expired, Request, Submitted, Timeout, Transport,
+};
+use crate::sys;
+use core::{marker::PhantomData, mem::ManuallyDrop, ptr::NonNull};
+use kernel::{
+    ffi::{c_int, c_uint, c_void},
+    prelude::*,
+};
+
+/// Bytes behind each request.
+pub(super) const COMMAND_SIZE: u32 = core::mem::size_of::<Pdu>() as u32;
+
+/// The functions for the tag set of the I/O queues (`IO`), or of the admin queue.
+pub(super) struct Ops<T: Transport, const IO: bool>(PhantomData<T>);
+
+impl<T: Transport, const IO: bool> Ops<T, IO> {
+    pub(super) const OPS: &'static sys::blk_mq_ops = &sys::blk_mq_ops {
+        queue_rq: Some(Self::queue_rq),
+        commit_rqs: Some(Self::commit_rqs),
+        queue_rqs: None,
+        get_budget: None,
+        put_budget: None,
+        set_rq_budget_token: None,
+        get_rq_budget_token: None,
+        timeout: Some(Self::timeout),
+        poll: None,
+        complete: Some(sys::nvme_complete_rq),
+        init_hctx: Some(Self::init_hctx),
+        exit_hctx: None,
+        init_request: Some(Self::init_request),
+        exit_request: None,
+        cleanup_rq: None,
+        busy: None,
+        map_queues: if IO { Some(Self::map_queues) } else { None },
+        #[cfg(CONFIG_BLK_DEBUG_FS)]
+        show_rq: None,
+    };
+
+    /// The queue that a hardware context stands for.
+    ///
+    /// # Safety
+    ///
+    /// It is one of ours.
+    unsafe fn qid(hctx: *mut sys::blk_mq_hw_ctx) -> u16 {
+        match IO {
+            // SAFETY: By the function's safety requirement. There are fewer than 2^16.
+            true => unsafe { (*hctx).queue_num as u16 + 1 },
+            false => 0,
+        }
+    }
+
+    /// The controller of a tag set or hardware context.
+    ///
+    /// # Safety
+    ///
+    /// `data` is what `nvme_alloc_admin_tag_set` and its like have as `driver_data`; the controller
+    /// stays as long as the result is used.
+    unsafe fn ctrl(data: *mut c_void) -> ManuallyDrop<Ctrl<T>> {
+        // SAFETY: By the function's safety requirement.
+        unsafe { Ctrl::borrow(data.cast()) }
+    }
+
+    /// # Safety
+    ///
+    /// For blk-mq: what it passes is of a tag set of ours.
+    unsafe extern "C" fn init_hctx(
+        hctx: *mut sys::blk_mq_hw_ctx,
+        data: *mut c_void,
+        _index: c_uint,
+    ) -> c_int {
+        // SAFETY: blk-mq calls this for a context that it makes; `data` is our `driver_data`.
+        unsafe { (*hctx).driver_data = data };
+        0
+    }
+
+    /// # Safety
+    ///
+    /// For blk-mq: what it passes is of a tag set of ours.
+    unsafe extern "C" fn init_request(
+        set: *mut sys::blk_mq_tag_set,
+        rq: *mut sys::request,
+        _index: c_uint,
+        _node: c_int,
+    ) -> c_int {
+        let Some(rq) = NonNull::new(rq) else {
+            return EINVAL.to_errno();
+        };
+        // SAFETY: The request is being made, with room for our data, which is zeroed; the set's
+        // data is the controller.
+        unsafe {
+            let pdu = pdu(rq).as_mut();
+            pdu.core.ctrl = (*set).driver_data.cast();
+            pdu.core.cmd = &raw mut pdu.command;
+        }
+        0
+    }
+
+    /// # Safety
+    ///
+    /// For blk-mq: what it passes is of a tag set of ours.
+    unsafe extern "C" fn queue_rq(
+        hctx: *mut sys::blk_mq_hw_ctx,
+        data: *const sys::blk_mq_queue_data,
+    ) -> sys::blk_status_t {
+        // SAFETY: blk-mq calls this for one of our contexts with a request of it; the controller
+        // outlives its tag sets.
+        let (qid, ctrl, rq, last) = unsafe {
+            let ctrl = Self::ctrl((*hctx).driver_data);
+            (Self::qid(hctx), ctrl, (*data).rq, (*data).last)
+        };
+        let ready = ctrl.data().is_live(qid);
+        // SAFETY: As above.
+        let begun = unsafe { sys::rivet_nvme_begin(hctx, rq, ready) };
+        let Some(rq) = NonNull::new(rq).filter(|_| begun.begun) else {
+            return begun.status;
+        };
+        // SAFETY: It has begun, and blk-mq has given it to us.
+        let request = unsafe { Request::from_raw(rq) };
+        let (request, status) = match ctrl.data().submit(qid, request, last) {
+            Submitted::Taken => return 0,
+            Submitted::Busy(request) => (request, sys::RIVET_BLK_STS_RESOURCE),
+            Submitted::Refused(request) => (request, sys::RIVET_BLK_STS_IOERR),
+            // SAFETY: It has begun, and ends here.
+            Submitted::Lost(request) => unsafe {
+                return sys::nvme_host_path_error(request.into_raw().as_ptr());
+            },
+        };
+        // SAFETY: It is given back to blk-mq, which ends it or begins it anew.
+        unsafe { sys::nvme_cleanup_cmd(request.into_raw().as_ptr()) };
+        status as sys::blk_status_t
+    }
+
+    /// # Safety
+    ///
+    /// For blk-mq: what it passes is of a tag set of ours.
+    unsafe extern "C" fn commit_rqs(hctx: *mut sys::blk_mq_hw_ctx) {
+        // SAFETY: As in `queue_rq`.
+        unsafe {
+            Self::ctrl((*hctx).driver_data)
+                .data()
+                .commit(Self::qid(hctx))
+        };
+    }
+
+    /// # Safety
+    ///
+    /// For blk-mq: what it passes is of a tag set of ours.
+    unsafe extern "C" fn timeout(rq: *mut sys::request) -> sys::blk_eh_timer_return {
+        let Some(rq) = NonNull::new(rq) else {
+            return sys::blk_eh_timer_return_BLK_EH_DONE;
+        };
+        // SAFETY: blk-mq calls this for a request that has begun, and keeps it meanwhile, though
+        // it may have ended; then tag and command are just old.
+        let (ctrl, qid, what) = unsafe {
+            let hctx = rq.as_ref().mq_hctx;
+            let command = (&raw const (*pdu(rq).as_ptr()).command).cast::<u8>();
+            let what = Timeout {
+                tag: rq.as_ref().tag as u16,
+                opcode: command.read(),
+            };
+            (Self::ctrl((*hctx).driver_data), Self::qid(hctx), what)
+        };
+        match ctrl.data().expired(&ctrl, qid, &what) {
+            Expired::Over => sys::blk_eh_timer_return_BLK_EH_DONE,
+            Expired::Wait => sys::blk_eh_timer_return_BLK_EH_RESET_TIMER,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// For blk-mq: what it passes is of a tag set of ours.
+    unsafe extern "C" fn map_queues(set: *mut sys::blk_mq_tag_set) {
+        // SAFETY: blk-mq calls this for one of our sets.
+        let ctrl = unsafe { Self::ctrl((*set).driver_data) };
+        let mut queues = ctrl.data().io_queues();
+        // SAFETY: As above; there are so many kinds of queues.
+        unsafe {
+            sys::nvmf_map_queues(set, Object::raw(ctrl.object()), queues.as_mut_ptr());
+        }
+    }
+}

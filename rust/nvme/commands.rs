@@ -1,0 +1,749 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The commands of a queue that are under way.
+//!
+//! # The way of a command
+//!
+//! ```text
+//! Free -> Posted -> Sent -> (Revoking ->) Free
+//! ```
+//!
+//! A command has a slot, which is its tag, and in it a capsule that stays mapped. Its request is
+//! held by the work requests that are posted for it, or by the slot when there are none:
+//!
+//! * `Posted`: the capsule's SEND is under way, and its token holds the request. For data in the
+//!   capsule the token has the mapping of the pages, which the HCA reads; for other data a
+//!   registration, whose REG_MR is in front of the SEND.
+//! * `Sent`: the SEND is done, and the controller has not answered. The slot holds the request,
+//!   with the region that the controller reaches it by.
+//! * `Revoking`: the controller has answered without the invalidation that it was asked for, so the
+//!   region is invalidated here; the token of that holds region and request.
+//!
+//! Every SEND asks for a completion, and a request ends when both that and the answer are there,
+//! in whichever order they come. So no page is unmapped that a SEND may still read, and a region
+//! that the controller says it has invalidated is known to have been registered before it said so;
+//! a claim that is seen earlier proves nothing, and the region is invalidated here once more.
+//!
+//! # A request ends once
+//!
+//! There is one value for a request, and it is in one place: a token, or a slot. An answer takes it
+//! out. An end of the queue drops what is left wherever it is: tokens when the QP is destroyed,
+//! then slots; each region is deregistered before the request that it covers is dropped, and only
+//! then the block layer hears of it. Neither a timeout nor a teardown can end what an answer ends.
+//! (nvme-rdma and others had requests freed before their SEND was done, or ended by two at once.)
+//!
+//! # The peer
+//!
+//! An answer counts only if its command id is exactly that of a command under way that has no
+//! answer yet, the length is right, and the key that came with it, if one did, is the command's.
+//! All else breaks the queue ([`Broken`]), and with that the controller is connected anew.
+
+use super::{
+    connect::Progress,
+    wire::{self, Completion, Data},
+};
+use crate::{
+    engine::{
+        lane::{Queue, Service},
+        stats::LaneStats,
+    },
+    kapi::nvme::{Ended, Request, Submitted, EVENT_TAG},
+    verbs::{
+        mr::Revocation, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Mr, Pd,
+        RegisteredMr, Registration, SgTable, Wc, WcStatus,
+    },
+};
+use core::fmt;
+use kernel::{prelude::*, sync::Arc};
+
+/// Work requests of a command, at most: REG_MR and SEND, and then LOCAL_INV.
+pub(crate) const WORK_REQUESTS: u32 = 3;
+
+/// Bytes from one completion queue entry to the next: a cache line.
+const STRIDE: usize = 64;
+
+/// What an answer says beyond that there is one.
+#[derive(Clone, Copy)]
+struct Answer {
+    status: u16,
+    result: u64,
+}
+
+/// A request whose SEND is under way.
+enum Payload {
+    /// Without data.
+    None(Request),
+    /// Its data goes with the command.
+    InCapsule(MappedPages<Request>),
+    /// The controller reaches its data.
+    Region(Registration<MappedPages<Request>>),
+}
+
+/// A request that no work request is posted for.
+enum Held {
+    /// Nobody reaches its memory.
+    Plain(Request),
+    /// The controller does.
+    Region(RegisteredMr<MappedPages<Request>>),
+}
+
+/// See the file's head.
+enum Slot {
+    Free,
+    Posted {
+        id: u16,
+        /// By which the controller reaches its data.
+        key: Option<u32>,
+        answer: Option<Answer>,
+    },
+    Sent {
+        id: u16,
+        held: Held,
+    },
+    Revoking,
+    /// An error has stopped it on its way: it ends with the queue.
+    Stuck {
+        _payload: Option<Payload>,
+        _held: Option<Held>,
+    },
+}
+
+/// Token of a work request, or of a chain of such.
+pub(crate) enum Token {
+    /// A command's capsule.
+    Command(Capsule),
+    /// The asynchronous event request's.
+    Event(Arc<Mapped>),
+    /// A LOCAL_INV.
+    Revoke(Revoke),
+}
+
+/// See [`Token::Command`].
+pub(crate) struct Capsule {
+    tag: u16,
+    memory: Arc<Mapped>,
+    payload: Payload,
+}
+
+/// See [`Token::Revoke`].
+pub(crate) struct Revoke {
+    tag: u16,
+    region: RegisteredMr<MappedPages<Request>>,
+    answer: Answer,
+}
+
+/// Where an answer lands.
+pub(crate) struct Landing {
+    memory: Arc<Mapped>,
+    at: usize,
+}
+
+/// Why a queue is of no more use.
+#[derive(Clone, Copy)]
+pub(crate) enum Broken {
+    /// A work request of the send queue ended so.
+    Sending(WcStatus),
+    /// A receive ended so.
+    Receiving(WcStatus),
+    /// Nothing can be posted any more, or completions were lost.
+    Posting,
+    /// The connection has ended.
+    Disconnected,
+    /// An answer of so many bytes.
+    Length(u32),
+    /// An answer by something else than a plain SEND.
+    Immediate,
+    /// An answer to a command that is not under way, or has one.
+    Id(u16),
+    /// An invalidation of a key that is not the command's.
+    Key(u32),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Broken::Sending(status) => write!(f, "a send failed: {status}"),
+            Broken::Receiving(status) => write!(f, "a receive failed: {status}"),
+            Broken::Posting => {
+                f.write_str("the device takes no work requests, or has lost completions")
+            }
+            Broken::Disconnected => f.write_str("the connection has ended"),
+            Broken::Length(len) => write!(f, "an answer of {len} bytes"),
+            Broken::Immediate => f.write_str("an answer with immediate data"),
+            Broken::Id(id) => write!(f, "an answer to command {id:#x}, which is not under way"),
+            Broken::Key(key) => write!(f, "an invalidation of key {key:#x}, which is no command's"),
+        }
+    }
+}
+
+/// What a queue is made for.
+pub(crate) struct Shape {
+    /// Commands at a time, with those that the core reserves, and without event requests: tags are
+    /// below this.
+    pub(crate) depth: u16,
+    /// Bytes of data in a capsule.
+    pub(crate) in_capsule: usize,
+    /// SGEs of a SEND.
+    pub(crate) sges: u32,
+    /// Pages of a request, at most.
+    pub(crate) segments: u32,
+    /// It is the admin queue, which has an asynchronous event request.
+    pub(crate) admin: bool,
+}
+
+impl Shape {
+    /// The size of the queue that the controller is asked for: one more than can be under way.
+    pub(crate) fn queue_size(&self) -> u16 {
+        match self.admin {
+            true => wire::ADMIN_QUEUE_SIZE,
+            false => self.depth + 1,
+        }
+    }
+}
+
+/// The commands of a queue. To be changed with the lane's lock held.
+pub(crate) struct Commands {
+    admin: bool,
+    /// The capsules, by tag, and behind them that of the event request.
+    capsules: Arc<Mapped>,
+    /// Where answers land.
+    answers: Arc<Mapped>,
+    slots: KVVec<Slot>,
+    tables: KVec<SgTable>,
+    regions: KVec<Mr>,
+    in_capsule: usize,
+    sges: u32,
+    room: u16,
+    /// Commands that are under way.
+    busy: u16,
+    /// The event request is.
+    event: bool,
+    broken: bool,
+}
+
+/// What is to be done when the lane's lock was given back.
+pub(crate) struct After {
+    ended: Ended,
+    event: Option<Answer>,
+    broken: Option<Broken>,
+}
+
+impl Default for After {
+    fn default() -> Self {
+        Self {
+            ended: Ended::new(),
+            event: None,
+            broken: None,
+        }
+    }
+}
+
+impl Commands {
+    /// A queue without commands. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; what the device says.
+    pub(crate) fn new(pd: &Arc<Pd>, shape: &Shape, node: Option<i32>) -> Result<Self> {
+        let depth = usize::from(shape.depth);
+        let map = |len: usize, direction| -> Result<Arc<Mapped>> {
+            let buffer = Buffer::new(len, node)?;
+            Ok(Arc::new(Mapped::new(pd, buffer, direction)?, GFP_KERNEL)?)
+        };
+        let mut slots = KVVec::with_capacity(depth, GFP_KERNEL)?;
+        let mut tables = KVec::with_capacity(depth, GFP_KERNEL)?;
+        let mut regions = KVec::with_capacity(depth, GFP_KERNEL)?;
+        // Where the first does not begin at a page there is one more.
+        let pages = (shape.segments + 1).min(pd.device().caps().max_fast_reg_pages) as usize;
+        for _ in 0..depth {
+            slots.push(Slot::Free, GFP_KERNEL)?;
+            tables.push(SgTable::new(pd, pages)?, GFP_KERNEL)?;
+            regions.push(Mr::new(pd, pages * kernel::page::PAGE_SIZE)?, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            admin: shape.admin,
+            capsules: map((depth + 1) * wire::COMMAND, Direction::ToDevice)?,
+            answers: map((depth + 1) * STRIDE, Direction::FromDevice)?,
+            slots,
+            tables,
+            regions,
+            in_capsule: shape.in_capsule,
+            sges: shape.sges,
+            room: shape.queue_size(),
+            busy: 0,
+            event: false,
+            broken: false,
+        })
+    }
+
+    /// Says how many commands the controller takes at a time.
+    pub(crate) fn limit(&mut self, room: u16) {
+        self.room = self.room.min(room);
+    }
+
+    /// Posts receives for all answers that can come.
+    ///
+    /// # Errors
+    ///
+    /// What posting says.
+    pub(crate) fn prime(&mut self, queue: &mut Queue<Self>) -> Result {
+        for i in 0..=self.slots.len() {
+            let landing = Landing {
+                memory: self.answers.clone(),
+                at: i * STRIDE,
+            };
+            receive(queue, landing)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a command, as soon as the lane's lock is given back.
+    pub(crate) fn submit(&mut self, queue: &mut Queue<Self>, request: Request) -> Submitted {
+        let tag = request.tag();
+        if self.broken || queue.failed.is_some() {
+            // The queue is about to end.
+            return Submitted::Busy(request);
+        }
+        if self.busy >= self.room || queue.qp.send_room() < WORK_REQUESTS {
+            return Submitted::Busy(request);
+        }
+        if !matches!(self.slots.get(usize::from(tag)), Some(Slot::Free)) {
+            return Submitted::Refused(request);
+        }
+        let mut command = request.command();
+        let payload = match self.attach(request, &mut command) {
+            Ok(payload) => payload,
+            Err(refused) => return refused,
+        };
+        let (id, key) = (wire::command_id(&command), payload.key());
+        let at = usize::from(tag) * wire::COMMAND;
+        // It has room for each tag.
+        let _ = self.capsules.write(at, &command);
+        let token = Token::Command(Capsule {
+            tag,
+            memory: self.capsules.clone(),
+            payload,
+        });
+        self.busy += 1;
+        let pushed = queue.qp.push_chain(token, |token, chain| {
+            let Token::Command(capsule) = token else {
+                return Err(EINVAL);
+            };
+            if let Payload::Region(registration) = &capsule.payload {
+                chain.wr(|wr| wr.reg_mr(registration))?;
+            }
+            chain.wr(|wr| {
+                wr.sge(capsule.memory.sge(at..at + wire::COMMAND)?)?;
+                if let Payload::InCapsule(mapped) = &capsule.payload {
+                    for sge in mapped.sges(0..mapped.len())? {
+                        wr.sge(sge)?;
+                    }
+                }
+                wr.signaled();
+                wr.send()
+            })
+        });
+        self.slots[usize::from(tag)] = match pushed {
+            Ok(()) => Slot::Posted {
+                id,
+                key,
+                answer: None,
+            },
+            // There was room: so the QP has failed. A region cannot end here, where nobody may
+            // sleep.
+            Err((_, token)) => {
+                queue
+                    .failed
+                    .get_or_insert(crate::engine::lane::Fault::Posting(EIO));
+                Slot::stuck(token)
+            }
+        };
+        Submitted::Taken
+    }
+
+    /// Says in the command where its data is, and makes that reachable.
+    fn attach(
+        &mut self,
+        request: Request,
+        command: &mut [u8; wire::COMMAND],
+    ) -> core::result::Result<Payload, Submitted> {
+        if !request.has_data() {
+            wire::set_data(command, Data::None);
+            return Ok(Payload::None(request));
+        }
+        let (len, direction) = (request.len(), request.direction());
+        if len > wire::LONGEST_KEYED as usize {
+            return Err(Submitted::Refused(request));
+        }
+        // There is one of each for each tag.
+        let Some(table) = self.tables.pop() else {
+            return Err(Submitted::Busy(request));
+        };
+        let mapped = match table.map(request, 0..len, direction) {
+            Ok(mapped) => mapped,
+            Err((_, table, request)) => {
+                let _ = self.tables.push_within_capacity(table);
+                return Err(Submitted::Refused(request));
+            }
+        };
+        let writes = direction == Direction::ToDevice;
+        if writes && len <= self.in_capsule && mapped.pieces() < self.sges {
+            wire::set_data(command, Data::InCapsule(len as u32));
+            return Ok(Payload::InCapsule(mapped));
+        }
+        let Some(region) = self.regions.pop() else {
+            return Err(Submitted::Busy(self.unmap(mapped)));
+        };
+        let access = match writes {
+            true => Access::REMOTE_READ,
+            false => Access::REMOTE_WRITE,
+        };
+        let registered = region.try_register(mapped, access);
+        let registration = registered.map_err(|(_, region, mapped)| {
+            let _ = self.regions.push_within_capacity(region);
+            Submitted::Refused(self.unmap(mapped))
+        })?;
+        if let Ok(remote) = registration.remote(0) {
+            let data = Data::Keyed {
+                addr: remote.addr,
+                len: len as u32,
+                rkey: remote.rkey,
+                invalidate: true,
+            };
+            wire::set_data(command, data);
+        }
+        Ok(Payload::Region(registration))
+    }
+
+    /// Takes a mapping apart.
+    fn unmap(&mut self, mapped: MappedPages<Request>) -> Request {
+        let (table, request) = mapped.unmap();
+        let _ = self.tables.push_within_capacity(table);
+        request
+    }
+
+    /// Sends the asynchronous event request, unless it is under way.
+    pub(crate) fn send_event_request(&mut self, queue: &mut Queue<Self>) {
+        let idle = !self.event && !self.broken && queue.failed.is_none();
+        if !idle || !self.admin || self.busy >= self.room {
+            return;
+        }
+        let at = self.slots.len() * wire::COMMAND;
+        // Behind those of the tags. Where the last one's SEND were to be sent again by the HCA, the
+        // controller, which has answered it, would drop it as one that it has.
+        let _ = self.capsules.write(at, &wire::event_request(EVENT_TAG));
+        let pushed = queue
+            .qp
+            .push(Token::Event(self.capsules.clone()), |token, wr| {
+                let Token::Event(memory) = token else {
+                    return Err(EINVAL);
+                };
+                wr.sge(memory.sge(at..at + wire::COMMAND)?)?;
+                wr.signaled();
+                wr.send()
+            });
+        if pushed.is_ok() {
+            self.event = true;
+            self.busy += 1;
+        }
+    }
+
+    /// A work request of the send queue is done. Gives what is to be revoked then.
+    fn sent(&mut self, done: Done<'_, Token>, after: &mut After) -> Option<Revoke> {
+        match (done.token, done.status) {
+            (Token::Event(_), WcStatus::Success) => None,
+            (Token::Command(capsule), WcStatus::Success) => {
+                let held = match capsule.payload {
+                    Payload::None(request) => Held::Plain(request),
+                    Payload::InCapsule(mapped) => Held::Plain(self.unmap(mapped)),
+                    Payload::Region(registration) => Held::Region(registration.done()),
+                };
+                let slot = self.slots.get_mut(usize::from(capsule.tag))?;
+                match core::mem::replace(slot, Slot::Free) {
+                    Slot::Posted {
+                        answer: Some(answer),
+                        ..
+                    } => return self.end(capsule.tag, held, answer, None, after),
+                    Slot::Posted { id, .. } => *slot = Slot::Sent { id, held },
+                    // It cannot be, as the token has shown.
+                    other => *slot = other,
+                }
+                None
+            }
+            (Token::Revoke(revoke), WcStatus::Success) => {
+                let Revoke {
+                    tag,
+                    region,
+                    answer,
+                } = revoke;
+                let proof = done.revocation.as_ref();
+                self.end(tag, Held::Region(region), answer, proof, after)
+            }
+            (token, status) => {
+                self.fail(Broken::Sending(status), after);
+                let tag = match &token {
+                    Token::Command(capsule) => capsule.tag,
+                    Token::Revoke(revoke) => revoke.tag,
+                    Token::Event(_) => return None,
+                };
+                if let Some(slot) = self.slots.get_mut(usize::from(tag)) {
+                    *slot = Slot::stuck(token);
+                }
+                None
+            }
+        }
+    }
+
+    /// A command has its answer, and its SEND is done: its request ends, unless its region has to
+    /// be revoked before, which is given then.
+    fn end(
+        &mut self,
+        tag: u16,
+        held: Held,
+        answer: Answer,
+        proof: Option<&Revocation<'_>>,
+        after: &mut After,
+    ) -> Option<Revoke> {
+        let request = match held {
+            Held::Plain(request) => request,
+            Held::Region(region) => {
+                let reclaimed = match proof {
+                    Some(proof) => region.reclaim(proof),
+                    None => Err(region),
+                };
+                match reclaimed {
+                    Ok((region, mapped)) => {
+                        let _ = self.regions.push_within_capacity(region);
+                        self.unmap(mapped)
+                    }
+                    Err(region) => {
+                        return Some(Revoke {
+                            tag,
+                            region,
+                            answer,
+                        })
+                    }
+                }
+            }
+        };
+        self.slots[usize::from(tag)] = Slot::Free;
+        self.busy -= 1;
+        after.ended.push(request, answer.status, answer.result);
+        None
+    }
+
+    /// Has a region invalidated.
+    fn revoke(&mut self, queue: &mut Queue<Self>, revoke: Revoke, after: &mut After) {
+        let tag = revoke.tag;
+        let pushed = queue.qp.push(Token::Revoke(revoke), |token, wr| {
+            let Token::Revoke(revoke) = token else {
+                return Err(EINVAL);
+            };
+            wr.signaled();
+            wr.local_inv(&revoke.region)
+        });
+        self.slots[usize::from(tag)] = match pushed {
+            Ok(()) => Slot::Revoking,
+            // There is room for one for each command, so the QP has failed.
+            Err((_, token)) => {
+                self.fail(Broken::Posting, after);
+                Slot::stuck(token)
+            }
+        };
+    }
+
+    /// A receive is done.
+    fn received(
+        &mut self,
+        queue: &mut Queue<Self>,
+        wc: &mut Wc,
+        after: &mut After,
+    ) -> core::result::Result<(), Broken> {
+        let (len, immediate, key) = (wc.byte_len(), wc.imm().is_some(), wc.invalidated());
+        let Some(done) = queue.qp.take_recv(wc) else {
+            return Ok(());
+        };
+        if done.status != WcStatus::Success {
+            return Err(Broken::Receiving(done.status));
+        }
+        let landing = done.token;
+        let mut bytes = [0; wire::COMPLETION];
+        if len != bytes.len() as u32 || landing.memory.read(landing.at, &mut bytes).is_err() {
+            return Err(Broken::Length(len));
+        }
+        if immediate {
+            return Err(Broken::Immediate);
+        }
+        let completion = Completion::parse(&bytes);
+        let revoke = match self.take_answered(&completion, key, after)? {
+            Some((tag, held)) => {
+                let proof = done.revocation.as_ref();
+                self.end(tag, held, Answer::of(&completion), proof, after)
+            }
+            None => None,
+        };
+        receive(queue, landing).map_err(|_| Broken::Posting)?;
+        if let Some(revoke) = revoke {
+            self.revoke(queue, revoke, after);
+        }
+        Ok(())
+    }
+
+    /// The command that an answer is for, taken out of its slot if it can end.
+    fn take_answered(
+        &mut self,
+        completion: &Completion,
+        invalidated: Option<u32>,
+        after: &mut After,
+    ) -> core::result::Result<Option<(u16, Held)>, Broken> {
+        let id = completion.command_id;
+        let answer = Answer::of(completion);
+        if self.admin && id == EVENT_TAG {
+            if !core::mem::replace(&mut self.event, false) {
+                return Err(Broken::Id(id));
+            }
+            self.busy -= 1;
+            after.event = Some(answer);
+            return match invalidated {
+                Some(key) => Err(Broken::Key(key)),
+                None => Ok(None),
+            };
+        }
+        let tag = wire::tag_of(id);
+        let slot = self.slots.get_mut(usize::from(tag));
+        let slot = slot.ok_or(Broken::Id(id))?;
+        let (under_way, own) = match slot {
+            Slot::Posted {
+                id, key, answer, ..
+            } if answer.is_none() => (*id, *key),
+            Slot::Sent { id, held } => (*id, held.key()),
+            _ => return Err(Broken::Id(id)),
+        };
+        if under_way != id {
+            return Err(Broken::Id(id));
+        }
+        if let Some(key) = invalidated.filter(|key| Some(*key) != own) {
+            return Err(Broken::Key(key));
+        }
+        match core::mem::replace(slot, Slot::Free) {
+            Slot::Sent { held, .. } => Ok(Some((tag, held))),
+            _ => {
+                *slot = Slot::Posted {
+                    id,
+                    key: own,
+                    answer: Some(answer),
+                };
+                Ok(None)
+            }
+        }
+    }
+
+    /// Nothing more is to be done with the queue but to end it.
+    fn fail(&mut self, broken: Broken, after: &mut After) {
+        // The first reason is the one that says something.
+        if !core::mem::replace(&mut self.broken, true) {
+            after.broken = Some(broken);
+        }
+    }
+}
+
+impl Answer {
+    fn of(completion: &Completion) -> Self {
+        Self {
+            status: completion.status,
+            result: completion.result,
+        }
+    }
+}
+
+impl Payload {
+    /// By which the controller reaches its data.
+    fn key(&self) -> Option<u32> {
+        match self {
+            Payload::Region(registration) => Some(registration.key()),
+            _ => None,
+        }
+    }
+}
+
+impl Held {
+    fn key(&self) -> Option<u32> {
+        match self {
+            Held::Region(region) => Some(region.key()),
+            Held::Plain(_) => None,
+        }
+    }
+}
+
+impl Slot {
+    /// Of what an error has left.
+    fn stuck(token: Token) -> Self {
+        let (payload, held) = match token {
+            Token::Command(capsule) => (Some(capsule.payload), None),
+            Token::Revoke(revoke) => (None, Some(Held::Region(revoke.region))),
+            Token::Event(_) => (None, None),
+        };
+        Slot::Stuck {
+            _payload: payload,
+            _held: held,
+        }
+    }
+}
+
+/// Posts a receive.
+fn receive(queue: &mut Queue<Commands>, landing: Landing) -> Result {
+    let posted = queue.qp.post_recv(landing, |landing, wr| {
+        let end = landing.at + wire::COMPLETION;
+        wr.sge(landing.memory.sge(landing.at..end)?)
+    });
+    posted.map_err(|(e, _)| e)
+}
+
+impl Service for Commands {
+    type Send = Token;
+    type Recv = Landing;
+    /// Who is told of what ends the queue. It holds the controller, and goes with the queue.
+    type Shared = Arc<Progress>;
+    type After = After;
+
+    const BROKEN: After = After {
+        ended: Ended::new(),
+        event: None,
+        broken: Some(Broken::Posting),
+    };
+
+    fn completed(
+        &mut self,
+        queue: &mut Queue<Self>,
+        wc: &mut Wc,
+        _stats: &LaneStats,
+        after: &mut After,
+    ) {
+        if wc.route().recv {
+            if let Err(broken) = self.received(queue, wc, after) {
+                self.fail(broken, after);
+            }
+            return;
+        }
+        while let Some(done) = queue.qp.take_send(wc) {
+            if let Some(revoke) = self.sent(done, after) {
+                self.revoke(queue, revoke, after);
+            }
+        }
+    }
+
+    fn after(progress: &Arc<Progress>, after: After) {
+        let After {
+            ended,
+            event,
+            broken,
+        } = after;
+        drop(ended);
+        if let Some(Answer { status, result }) = event {
+            progress.ctrl().event(status, result);
+        }
+        if let Some(broken) = broken {
+            progress.broke(&broken);
+        }
+    }
+}

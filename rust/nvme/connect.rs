@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How queues are connected.
+//!
+//! ```text
+//! resolve the address -> make the QP -> resolve the route -> connect -> the controller's reply
+//! ```
+//!
+//! Each step is waited for, with a limit, and each is begun for all queues before it is waited for
+//! with the first, so that connecting many takes as long as connecting one. Who waits is a task that
+//! sets a controller up; the CM's events only tell it.
+
+use super::{
+    commands::{Broken, Commands, Shape, WORK_REQUESTS},
+    controller::Controller,
+    queue::{Link, Place},
+    wire::{self, BadReply, ConnectRequest, Refusal},
+};
+use crate::{
+    engine::{
+        lane::{Lane, Percpu},
+        policy::Policy,
+        poller::{Poller, Seat, Takes},
+    },
+    kapi::{event::Event, nvme::Ctrl},
+    verbs::{cm, CmId, ConnParam, NetNs, Pd, Qp, QpConfig, QpType, RejectReason, SocketAddr},
+};
+use core::fmt;
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, SpinLock,
+    },
+};
+
+/// How long an address or a route may take to be found, ms.
+const RESOLVE_MS: u32 = 3000;
+/// How long the peer may take to answer a connect request, ms. The CM itself would try for minutes.
+const CONNECT_MS: u32 = 10_000;
+
+/// Which queue to whom.
+pub(super) struct Target<'t> {
+    /// Of which controller.
+    pub(super) ctrl: &'t Ctrl<Controller>,
+    /// Where from.
+    pub(super) net: &'t NetNs,
+    /// The same, if an address was given.
+    pub(super) src: Option<SocketAddr>,
+    /// Where to.
+    pub(super) dst: &'t SocketAddr,
+    /// With which type of service.
+    pub(super) tos: Option<u8>,
+    /// How completions are handled.
+    pub(super) policy: &'t Arc<Policy>,
+}
+
+/// Why a queue could not be connected.
+#[derive(Clone, Copy)]
+pub(super) enum Reason {
+    /// The address or the route could not be found, or the like.
+    Failed(&'static str, Error),
+    /// The peer has not answered.
+    Silence(&'static str),
+    /// The peer refused.
+    Refused(RejectReason, Option<Refusal>),
+    /// What it answered is no good.
+    Reply(BadReply),
+    /// It has ended what was just connected.
+    Ended,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Failed(what, e) => write!(f, "{what}: error {}", e.to_errno()),
+            Reason::Silence(what) => write!(f, "{what}: no answer"),
+            Reason::Refused(_, Some(refusal)) => {
+                write!(f, "the controller refused the connection: {refusal}")
+            }
+            Reason::Refused(reason, None) => write!(f, "the connection was refused: {reason}"),
+            Reason::Reply(bad) => write!(f, "the controller's reply is {bad}"),
+            Reason::Ended => f.write_str("the controller ended the connection"),
+        }
+    }
+}
+
+impl Reason {
+    fn code(&self) -> Error {
+        match self {
+            Reason::Failed(_, e) => *e,
+            Reason::Silence(_) => ETIMEDOUT,
+            Reason::Refused(..) => ECONNREFUSED,
+            Reason::Reply(_) => EPROTO,
+            Reason::Ended => ECONNRESET,
+        }
+    }
+}
+
+/// What the CM has said of a connection that is being made.
+enum Stage {
+    /// Nothing that was not waited for.
+    Waiting,
+    Resolved,
+    Routed,
+    /// With the number of commands that the controller takes at a time.
+    Up(u16),
+    Down(Reason),
+}
+
+/// What the CM says of a connection.
+#[pin_data]
+pub(crate) struct Progress {
+    ctrl: Ctrl<Controller>,
+    qid: u16,
+    #[pin]
+    told: Event,
+    #[pin]
+    stage: SpinLock<Stage>,
+    /// Whoever makes it has seen that it is up: from there on what ends it is told to the controller.
+    up: Atomic<bool>,
+    /// It has ended, or will be by us.
+    over: Atomic<bool>,
+}
+
+impl Progress {
+    fn new(ctrl: &Ctrl<Controller>, qid: u16) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                ctrl: ctrl.clone(),
+                qid,
+                told <- Event::new(),
+                stage <- new_spinlock!(Stage::Waiting),
+                up: Atomic::new(false),
+                over: Atomic::new(false),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Of whose controller it is.
+    pub(super) fn ctrl(&self) -> &Ctrl<Controller> {
+        &self.ctrl
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Relaxed)
+    }
+
+    /// Waits up to `ms` for the CM to say something.
+    fn wait(&self, what: &'static str, ms: u32) -> core::result::Result<Stage, Reason> {
+        loop {
+            match core::mem::replace(&mut *self.stage.lock(), Stage::Waiting) {
+                Stage::Waiting => {}
+                Stage::Down(reason) => return Err(reason),
+                stage => return Ok(stage),
+            }
+            if !self.told.wait(ms) {
+                return Err(Reason::Silence(what));
+            }
+        }
+    }
+
+    fn say(&self, stage: Stage) {
+        *self.stage.lock() = stage;
+        self.told.raise();
+    }
+
+    /// We end it: whatever comes of that is no news.
+    pub(super) fn retire(&self) {
+        self.over.store(true, Relaxed);
+    }
+
+    /// Its queue is of no more use. One that is not up yet fails when it is. Any context.
+    pub(super) fn broke(&self, why: &Broken) {
+        if !self.over.xchg(true, Relaxed) && self.up.load(Relaxed) {
+            self.ctrl.data().queue_failed(&self.ctrl, self.qid, why);
+        }
+    }
+
+    /// The connection has ended.
+    fn ended(&self) {
+        if !self.up.load(Relaxed) {
+            self.say(Stage::Down(Reason::Ended));
+        }
+        self.broke(&Broken::Disconnected);
+    }
+}
+
+/// Listens to the CM.
+struct Ear(Arc<Progress>);
+
+impl cm::Handler for Ear {
+    fn event(&self, event: cm::Event<'_>) {
+        let down = |what, e| Stage::Down(Reason::Failed(what, e));
+        self.0.say(match event {
+            cm::Event::AddrResolved => Stage::Resolved,
+            cm::Event::AddrError(e) => down("the address cannot be resolved", e),
+            cm::Event::RouteResolved => Stage::Routed,
+            cm::Event::RouteError(e) => down("there is no route", e),
+            cm::Event::Established(data) => match wire::parse_reply(data) {
+                Ok(room) => Stage::Up(room),
+                Err(bad) => Stage::Down(Reason::Reply(bad)),
+            },
+            cm::Event::ConnectError(e) => down("connecting failed", e),
+            cm::Event::Unreachable(e) => down("the controller does not answer", e),
+            cm::Event::Rejected(reason, data) => {
+                Stage::Down(Reason::Refused(reason, Refusal::parse(data)))
+            }
+            // Its removal is told by the device itself.
+            cm::Event::DeviceRemoval => return,
+            cm::Event::Disconnected | cm::Event::AddrChange | cm::Event::TimewaitExit => {
+                return self.0.ended()
+            }
+        });
+    }
+}
+
+/// A queue that is being connected. Fields are dropped in order.
+struct Connecting {
+    made: Option<(Seat, Arc<Lane<Commands>>)>,
+    id: CmId,
+    progress: Arc<Progress>,
+}
+
+/// The PD of a controller whose queues are connected, once the first has an address.
+type Domain = Option<Arc<Pd>>;
+
+/// Connects queues: each place gets a connection, whose QP is made for `shape` and completes on a
+/// CPU that `cpu` tells. `domain` is the PD, which is made if there is none. Sleeps.
+///
+/// # Errors
+///
+/// What has been connected goes again, and the log says why.
+pub(super) fn connect(
+    target: &Target<'_>,
+    places: &[Arc<Place>],
+    shape: &Shape,
+    cpu: &dyn Fn(u16) -> u32,
+    domain: &mut Domain,
+) -> Result {
+    for_all(target, places, shape, cpu, domain).map_err(|(qid, reason)| {
+        let n = target.ctrl.number();
+        pr_err!("nvme{n}: queue {qid}: {reason}\n");
+        reason.code()
+    })
+}
+
+fn for_all(
+    target: &Target<'_>,
+    places: &[Arc<Place>],
+    shape: &Shape,
+    cpu: &dyn Fn(u16) -> u32,
+    domain: &mut Domain,
+) -> core::result::Result<(), (u16, Reason)> {
+    let mut all = KVec::with_capacity(places.len(), GFP_KERNEL)
+        .map_err(|e| (0, Reason::Failed("memory", e.into())))?;
+    for place in places {
+        let qid = place.qid();
+        let begun = Connecting::begin(target, qid);
+        let begun = begun.map_err(|e| (qid, Reason::Failed("connecting failed", e)))?;
+        let _ = all.push_within_capacity(begun);
+    }
+    let each = || places.iter().map(|place| place.qid());
+    for (queue, qid) in all.iter_mut().zip(each()) {
+        let made = queue.resolved(target, shape, cpu(qid), domain);
+        made.map_err(|reason| (qid, reason))?;
+    }
+    for (queue, qid) in all.iter_mut().zip(each()) {
+        queue
+            .routed(target, qid, shape)
+            .map_err(|reason| (qid, reason))?;
+    }
+    for (queue, place) in all.into_iter().zip(places) {
+        let link = queue.up().map_err(|reason| (place.qid(), reason))?;
+        place.put(link);
+    }
+    Ok(())
+}
+
+impl Connecting {
+    /// Begins to resolve the address.
+    fn begin(target: &Target<'_>, qid: u16) -> Result<Self> {
+        let progress = Progress::new(target.ctrl, qid)?;
+        let mut id = CmId::new(target.net, Ear(progress.clone()))?;
+        id.resolve_addr(target.src, target.dst, RESOLVE_MS)?;
+        Ok(Self {
+            made: None,
+            id,
+            progress,
+        })
+    }
+
+    /// Waits for the address, makes what the queue needs on the device that this is of, and begins
+    /// to resolve the route.
+    fn resolved(
+        &mut self,
+        target: &Target<'_>,
+        shape: &Shape,
+        cpu: u32,
+        domain: &mut Domain,
+    ) -> core::result::Result<(), Reason> {
+        self.progress
+            .wait("resolving the address", RESOLVE_MS + 1000)?;
+        let made = self.make(target, shape, cpu, domain);
+        self.made = Some(made.map_err(|e| Reason::Failed("making the queue pair failed", e))?);
+        if let Some(tos) = target.tos {
+            self.id.set_tos(tos);
+        }
+        let begun = self.id.resolve_route(RESOLVE_MS);
+        begun.map_err(|e| Reason::Failed("there is no route", e))
+    }
+
+    fn make(
+        &self,
+        target: &Target<'_>,
+        shape: &Shape,
+        cpu: u32,
+        domain: &mut Domain,
+    ) -> Result<(Seat, Arc<Lane<Commands>>)> {
+        let pd = match domain {
+            Some(pd) => pd.clone(),
+            None => domain.insert(Pd::new(&self.id.device()?)?).clone(),
+        };
+        let device = pd.device();
+        let sends = (u32::from(shape.depth) + 1) * WORK_REQUESTS;
+        let receives = u32::from(shape.depth) + 1;
+        // With the marker of the QP's end.
+        let all = sends + receives + 1;
+        let mut seat = Poller::sit(target.policy, device, cpu)?;
+        let cq = seat.cq(all, all * 4)?;
+        let config = QpConfig {
+            qp_type: QpType::Rc,
+            max_send_wr: sends,
+            max_recv_wr: receives,
+            max_send_sge: shape.sges,
+            max_recv_sge: 1,
+            batch: target.policy.knobs().batch.max(WORK_REQUESTS),
+        };
+        let qp = Qp::new_cm(&self.id, &pd, &cq, &cq, None, config)?;
+        let key = qp.key();
+        let commands = Commands::new(&pd, shape, device.node())?;
+        let lane = Lane::new(qp, commands, self.progress.clone(), Percpu)?;
+        let takes: Arc<dyn Takes> = lane.clone();
+        seat.take(key, takes)?;
+        lane.with(|commands, queue, _| commands.prime(queue))?;
+        Ok((seat, lane))
+    }
+
+    /// Waits for the route, and asks the controller for a connection.
+    fn routed(
+        &mut self,
+        target: &Target<'_>,
+        qid: u16,
+        shape: &Shape,
+    ) -> core::result::Result<(), Reason> {
+        self.progress
+            .wait("resolving the route", RESOLVE_MS + 1000)?;
+        let device = self.id.device();
+        let device = device.map_err(|e| Reason::Failed("the device goes", e))?;
+        let request = ConnectRequest {
+            qid,
+            queue_size: shape.queue_size(),
+            cntlid: if qid == 0 { 0 } else { target.ctrl.cntlid() },
+        };
+        let param = ConnParam {
+            private_data: &request.to_bytes(),
+            // The controller reads and writes what it is told to; we never read.
+            responder_resources: device.caps().max_qp_rd_atom.min(255) as u8,
+            initiator_depth: 0,
+        };
+        let asked = self.id.connect(&param);
+        asked.map_err(|e| Reason::Failed("connecting failed", e))
+    }
+
+    /// Waits for the controller's reply.
+    fn up(self) -> core::result::Result<Link, Reason> {
+        let stage = self.progress.wait("connecting", CONNECT_MS)?;
+        let (Stage::Up(room), Some((seat, lane))) = (stage, self.made) else {
+            return Err(Reason::Failed("connecting failed", EPROTO));
+        };
+        lane.with(|commands, _, _| commands.limit(room));
+        self.progress.up.store(true, Relaxed);
+        Ok(Link {
+            seat,
+            lane,
+            id: self.id,
+            progress: self.progress,
+        })
+    }
+}

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A controller: how its queues are set up and end, by the core's state machine.
+//!
+//! # Who runs beside whom
+//!
+//! The task that connects, the recovery, the reset, the attempt to reconnect and the deletion each
+//! set queues up or end them, one at a time: the core's states see to that, and a deletion waits for
+//! the others first. Timeouts and [`Controller::give_up`] end single queues beside any of them,
+//! which a place allows ([`super::queue`]).
+//!
+//! # What went wrong elsewhere
+//!
+//! * A teardown beside submission: the queues are quiesced first, and a submission that the core
+//!   lets through all the same (a Connect, or on a path without quiescing) finds the place empty and
+//!   fails as one that has lost its path.
+//! * Setting up that waits for a command which nobody will answer: a queue that fails while the
+//!   controller is connecting is ended at once, by [`Controller::give_up`], and the command with it,
+//!   and not after the command's timeout.
+//! * A reset that fails and leaves its queues quiesced, so that nothing is failed over: they are
+//!   let go before the next attempt ([`Controller::retry`]).
+//! * Freezing with another number of queues: new queues are connected before the freeze, and those
+//!   that come on top after it, in between no command is under way; if the queues do not run dry,
+//!   this attempt has failed.
+//! * Events after the end: an event request for a queue that is not there is just not sent, and the
+//!   work that sends it is waited for before queues end.
+
+use super::{
+    commands::{Broken, Shape},
+    connect::{self, Target},
+    queue::Place,
+    wire, Host,
+};
+use crate::{
+    engine::{placement, policy::InUse},
+    kapi::{
+        cpu,
+        nvme::{Ctrl, Expired, Request, State, Submitted, Timeout, Transport, Trouble},
+    },
+    verbs::{Device, NetNs, Pd, SocketAddr},
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, Mutex,
+    },
+};
+
+/// Segments of a request, at most: 1 MiB.
+const SEGMENTS: u32 = 256;
+/// SGEs of data in a capsule, at most.
+const IN_CAPSULE_SGES: u32 = 4;
+/// Commands of an I/O queue at a time, at most.
+const QUEUE_SIZE: u16 = 1024;
+
+/// Bits of what a controller says of SGLs (NVMe base specification 2.0, figure 275).
+const SGLS_KEYED: u32 = 1 << 2;
+const SGLS_OFFSET: u32 = 1 << 20;
+
+/// Where a controller is, and from where it is connected.
+pub(super) struct Address {
+    pub(super) net: NetNs,
+    pub(super) src: Option<SocketAddr>,
+    pub(super) dst: SocketAddr,
+    pub(super) tos: Option<u8>,
+}
+
+/// The transport's part of a controller.
+#[pin_data]
+pub(crate) struct Controller {
+    host: Arc<Host>,
+    address: Address,
+    policy: InUse,
+    /// The admin queue, and behind it the I/O queues.
+    queues: KVec<Arc<Place>>,
+    /// I/O queues for default, read and polled requests.
+    kinds: [Atomic<u32>; 3],
+    /// What its queues' memory is registered in, as long as there are queues.
+    #[pin]
+    domain: Mutex<Option<Arc<Pd>>>,
+}
+
+impl Controller {
+    /// One that is not connected, with room for so many I/O queues. Sleeps.
+    pub(super) fn new(
+        host: &Arc<Host>,
+        address: Address,
+        policy: InUse,
+        io_queues: u32,
+    ) -> Result<impl PinInit<Self, Error>> {
+        let all = u16::try_from(io_queues)?.checked_add(1).ok_or(EINVAL)?;
+        let mut queues = KVec::with_capacity(usize::from(all), GFP_KERNEL)?;
+        for qid in 0..all {
+            queues.push(Place::new(qid)?, GFP_KERNEL)?;
+        }
+        let host = host.clone();
+        Ok(try_pin_init!(Self {
+            host,
+            address,
+            policy,
+            queues,
+            kinds: [const { Atomic::new(0) }; 3],
+            domain <- new_mutex!(None),
+        }? Error))
+    }
+
+    /// Where it is.
+    pub(super) fn address(&self) -> &SocketAddr {
+        &self.address.dst
+    }
+
+    /// Whether its queues are on that device.
+    pub(super) fn is_on(&self, device: &Device) -> bool {
+        let domain = self.domain.lock();
+        let pd = domain.as_ref();
+        pd.is_some_and(|pd| core::ptr::eq(&**pd.device(), device))
+    }
+
+    /// Whether they are on one that goes.
+    pub(super) fn device_is_gone(&self) -> bool {
+        let domain = self.domain.lock();
+        domain.as_ref().is_some_and(|pd| pd.device().is_gone())
+    }
+
+    /// A queue is of no more use: has the controller connected anew, or what is just being set up
+    /// fail. Any context.
+    pub(crate) fn queue_failed(&self, ctrl: &Ctrl<Self>, qid: u16, why: &Broken) {
+        let Some(place) = self.queues.get(usize::from(qid)) else {
+            return;
+        };
+        place.set_failed();
+        let n = ctrl.number();
+        if ctrl.recover() {
+            pr_warn!("nvme{n}: queue {qid}: {why}; the controller is connected anew\n");
+        } else if ctrl.state() == State::Connecting {
+            pr_warn!("nvme{n}: queue {qid}: {why}\n");
+            ctrl.give_up();
+        }
+    }
+
+    // ---- setting up --------------------------------------------------------------
+
+    /// Connects queues `first` to `last`. Sleeps.
+    fn connect_queues(
+        &self,
+        ctrl: &Ctrl<Self>,
+        first: u32,
+        last: u32,
+        shape: &Shape,
+    ) -> Result<(), Trouble> {
+        let (first, last) = (first as usize, last as usize);
+        let places = self.queues.get(first..last + 1).ok_or(EINVAL)?;
+        let cpus = self.cpus()?;
+        let cpu = |qid: u16| {
+            let at = placement::cpu_of(u32::from(qid.saturating_sub(1)), cpus.len() as u32);
+            cpus.get(at as usize).copied().unwrap_or(0)
+        };
+        let target = Target {
+            ctrl,
+            net: &self.address.net,
+            src: self.address.src,
+            dst: &self.address.dst,
+            tos: self.address.tos,
+            policy: self.policy.policy(),
+        };
+        let mut domain = self.domain.lock();
+        connect::connect(&target, places, shape, &cpu, &mut domain)?;
+        drop(domain);
+        match places.iter().any(|place| place.has_failed()) {
+            true => Err(ECONNRESET.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// The CPUs of the policy that are online.
+    fn cpus(&self) -> Result<KVec<u32>> {
+        let knobs = self.policy.knobs();
+        let mut cpus = KVec::new();
+        for cpu in 0..cpu::possible() {
+            let wanted = knobs.cpus.is_empty() || knobs.cpus.contains(cpu);
+            if wanted && cpu::is_online(cpu) {
+                cpus.push(cpu, GFP_KERNEL)?;
+            }
+        }
+        Ok(cpus)
+    }
+
+    /// Pages of a request, by what the device registers at once: one more page than segments where
+    /// the first does not begin at a page.
+    fn segments(&self) -> Result<u32> {
+        let domain = self.domain.lock();
+        let caps = domain.as_ref().ok_or(ENOTCONN)?.device().caps().clone();
+        drop(domain);
+        if !caps.mem_mgt || caps.max_fast_reg_pages < 2 {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(SEGMENTS.min(caps.max_fast_reg_pages - 1))
+    }
+
+    /// Sets all queues up. `new`: for the first time. Sleeps.
+    pub(super) fn set_up(&self, ctrl: &Ctrl<Self>, new: bool) -> Result<(), Trouble> {
+        let done = self.try_set_up(ctrl, new);
+        if done.is_err() {
+            self.end_io_queues(ctrl, new);
+            ctrl.stop_keep_alive();
+            self.end_admin_queue(ctrl, new);
+        }
+        done
+    }
+
+    fn try_set_up(&self, ctrl: &Ctrl<Self>, new: bool) -> Result<(), Trouble> {
+        self.set_up_admin_queue(ctrl, new)?;
+        self.check(ctrl)?;
+        if ctrl.queue_count() > 1 {
+            self.set_up_io_queues(ctrl, new)?;
+        }
+        if !ctrl.set_live() {
+            // It is being deleted.
+            return Err(ENODEV.into());
+        }
+        ctrl.start();
+        Ok(())
+    }
+
+    fn set_up_admin_queue(&self, ctrl: &Ctrl<Self>, new: bool) -> Result<(), Trouble> {
+        let shape = Shape {
+            depth: wire::ADMIN_QUEUE_SIZE - 1,
+            in_capsule: 0,
+            sges: 1,
+            segments: SEGMENTS,
+            admin: true,
+        };
+        self.connect_queues(ctrl, 0, 0, &shape)?;
+        let segments = self.segments()?;
+        if new {
+            ctrl.set_node(self.node());
+            ctrl.alloc_admin_tags()?;
+        }
+        ctrl.connect_admin_queue()?;
+        self.set_live(0);
+        ctrl.enable()?;
+        ctrl.set_limits(segments);
+        ctrl.unquiesce_admin();
+        ctrl.identify()
+    }
+
+    fn set_live(&self, qid: u32) {
+        if let Some(place) = self.queues.get(qid as usize) {
+            place.set_live();
+        }
+    }
+
+    /// The memory node of the device.
+    fn node(&self) -> Option<i32> {
+        let domain = self.domain.lock();
+        domain.as_ref().and_then(|pd| pd.device().node())
+    }
+
+    /// Looks at what the controller has said of itself.
+    fn check(&self, ctrl: &Ctrl<Self>) -> Result<(), Trouble> {
+        let n = ctrl.number();
+        if ctrl.icdoff() != 0 {
+            pr_err!("nvme{n}: in-capsule data at an offset is not supported\n");
+            return Err(EOPNOTSUPP.into());
+        }
+        if ctrl.sgls() & SGLS_KEYED == 0 {
+            pr_err!(
+                "nvme{n}: the controller takes no keyed SGLs, without which there is no data\n"
+            );
+            return Err(EOPNOTSUPP.into());
+        }
+        let (size, max) = (ctrl.sqsize().saturating_add(1), ctrl.maxcmd());
+        let wanted = ctrl.options().queue_size();
+        if wanted > usize::from(size) {
+            pr_warn!("nvme{n}: queue_size {wanted}: the controller has {size}\n");
+        }
+        let most = match max {
+            0 => QUEUE_SIZE,
+            max => QUEUE_SIZE.min(max),
+        };
+        if size > most {
+            pr_warn!("nvme{n}: queue_size {size}: {most} is the most\n");
+            ctrl.set_sqsize(most.saturating_sub(1).max(1));
+        }
+        Ok(())
+    }
+
+    fn set_up_io_queues(&self, ctrl: &Ctrl<Self>, new: bool) -> Result<(), Trouble> {
+        let n = ctrl.negotiate_queues()?;
+        let most = self.queues.len() as u32 - 1;
+        if n == 0 {
+            pr_err!(
+                "nvme{}: the controller has no I/O queues to give\n",
+                ctrl.number()
+            );
+            return Err(ENOMEM.into());
+        }
+        let kinds = ctrl.set_io_queues(n.min(most));
+        for (kind, n) in self.kinds.iter().zip(kinds) {
+            kind.store(n, Relaxed);
+        }
+        if new {
+            ctrl.alloc_io_tags()?;
+        }
+        let offset = ctrl.sgls() & SGLS_OFFSET != 0;
+        let in_capsule = match offset {
+            true => ctrl.capsule_len().saturating_sub(wire::COMMAND),
+            false => 0,
+        };
+        let shape = Shape {
+            depth: ctrl.sqsize(),
+            in_capsule,
+            sges: 1 + self.in_capsule_sges(),
+            segments: self.segments()?,
+            admin: false,
+        };
+        // There are tags for so many so far.
+        let old = ctrl.hardware_queues();
+        let wanted = ctrl.queue_count().saturating_sub(1);
+        let first = old.min(wanted);
+        self.set_up_io(ctrl, 1, first, &shape)?;
+        if !new {
+            if !ctrl.frozen(|| ctrl.update_hardware_queues()) {
+                return Err(ENODEV.into());
+            }
+            let now = ctrl.hardware_queues().min(wanted);
+            if now > first {
+                self.set_up_io(ctrl, first + 1, now, &shape)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn in_capsule_sges(&self) -> u32 {
+        let domain = self.domain.lock();
+        let sges = domain
+            .as_ref()
+            .map_or(1, |pd| pd.device().caps().max_send_sge);
+        IN_CAPSULE_SGES.min(sges.saturating_sub(1))
+    }
+
+    fn set_up_io(
+        &self,
+        ctrl: &Ctrl<Self>,
+        first: u32,
+        last: u32,
+        shape: &Shape,
+    ) -> Result<(), Trouble> {
+        self.connect_queues(ctrl, first, last, shape)?;
+        for qid in first..last + 1 {
+            ctrl.connect_io_queue(qid as u16)?;
+            self.set_live(qid);
+        }
+        Ok(())
+    }
+
+    // ---- ending --------------------------------------------------------------------
+
+    /// Ends the I/O queues, which stay quiesced. `remove`: for good. Sleeps.
+    fn end_io_queues(&self, ctrl: &Ctrl<Self>, remove: bool) {
+        ctrl.quiesce_io();
+        for place in self.queues.iter().skip(1) {
+            place.end();
+        }
+        ctrl.wait_ended(true);
+        if remove {
+            // What waits for them fails, as they are not live.
+            ctrl.unquiesce_io();
+            ctrl.remove_io_tags();
+        }
+    }
+
+    /// Ends the admin queue, which stays quiesced. `remove`: for good. Sleeps.
+    fn end_admin_queue(&self, ctrl: &Ctrl<Self>, remove: bool) {
+        ctrl.quiesce_admin();
+        if let Some(place) = self.queues.first() {
+            place.end();
+        }
+        ctrl.wait_ended(false);
+        if remove {
+            ctrl.unquiesce_admin();
+            ctrl.remove_admin_tags();
+        }
+        // The last that was on the device.
+        let domain = self.domain.lock().take();
+        drop(domain);
+    }
+
+    /// Has it be tried again later, or be deleted if it was enough. Requests that come meanwhile
+    /// wait or take another path, and are not held here.
+    fn retry(&self, ctrl: &Ctrl<Self>, why: Option<Trouble>) {
+        ctrl.unquiesce_io();
+        ctrl.unquiesce_admin();
+        if ctrl.reconnect_or_delete(why) {
+            let (n, delay) = (ctrl.number(), ctrl.options().reconnect_delay());
+            pr_info!("nvme{n}: the next attempt is in {delay} s\n");
+        }
+    }
+}
+
+impl Transport for Controller {
+    fn is_live(&self, qid: u16) -> bool {
+        let place = self.queues.get(usize::from(qid));
+        place.is_some_and(|place| place.is_live())
+    }
+
+    fn submit(&self, qid: u16, request: Request, _last: bool) -> Submitted {
+        match self.queues.get(usize::from(qid)) {
+            Some(place) => place.submit(request),
+            None => Submitted::Lost(request),
+        }
+    }
+
+    fn commit(&self, _qid: u16) {}
+
+    fn expired(&self, ctrl: &Ctrl<Self>, qid: u16, what: &Timeout) -> Expired {
+        let n = ctrl.number();
+        let Timeout { tag, opcode } = what;
+        pr_warn!("nvme{n}: queue {qid}: command {tag} (opcode {opcode:#x}) is not answered\n");
+        if ctrl.state() == State::Live {
+            // What recovers ends the request.
+            ctrl.recover();
+            return Expired::Wait;
+        }
+        // Whoever sets up or ends queues may be waiting for this very request.
+        if let Some(place) = self.queues.get(usize::from(qid)) {
+            place.end();
+        }
+        Expired::Over
+    }
+
+    fn send_event_request(&self) {
+        if let Some(place) = self.queues.first() {
+            place.with(|lane| {
+                lane.with(|commands, queue, _| commands.send_event_request(queue));
+            });
+        }
+    }
+
+    fn reset(&self, ctrl: &Ctrl<Self>) {
+        ctrl.stop();
+        self.end_io_queues(ctrl, false);
+        ctrl.quiesce_admin();
+        ctrl.disable(false);
+        self.end_admin_queue(ctrl, false);
+        if !ctrl.set_connecting() {
+            return;
+        }
+        if let Err(why) = self.set_up(ctrl, false) {
+            ctrl.count_attempt();
+            pr_err!("nvme{}: the reset failed: {why}\n", ctrl.number());
+            self.retry(ctrl, Some(why));
+        }
+    }
+
+    fn recover(&self, ctrl: &Ctrl<Self>) {
+        ctrl.stop_keep_alive();
+        ctrl.flush_events();
+        self.end_io_queues(ctrl, false);
+        ctrl.unquiesce_io();
+        self.end_admin_queue(ctrl, false);
+        ctrl.unquiesce_admin();
+        ctrl.stop_authentication();
+        if ctrl.set_connecting() {
+            self.retry(ctrl, None);
+        }
+    }
+
+    fn reconnect(&self, ctrl: &Ctrl<Self>) {
+        let attempt = ctrl.count_attempt();
+        let n = ctrl.number();
+        match self.set_up(ctrl, false) {
+            Ok(()) => {
+                pr_info!("nvme{n}: connected again, at attempt {attempt}\n");
+                ctrl.reconnected();
+            }
+            Err(why) => {
+                pr_warn!("nvme{n}: attempt {attempt} to connect failed: {why}\n");
+                self.retry(ctrl, Some(why));
+            }
+        }
+    }
+
+    fn give_up(&self, _ctrl: &Ctrl<Self>) {
+        for place in self.queues.iter().filter(|place| place.has_failed()) {
+            place.end();
+        }
+    }
+
+    fn delete(&self, ctrl: &Ctrl<Self>) {
+        self.host.forget(ctrl);
+        self.end_io_queues(ctrl, true);
+        ctrl.quiesce_admin();
+        ctrl.disable(true);
+        self.end_admin_queue(ctrl, true);
+    }
+
+    fn io_queues(&self) -> [u32; 3] {
+        [0, 1, 2].map(|kind: usize| self.kinds[kind].load(Relaxed))
+    }
+}

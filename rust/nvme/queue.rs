@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A queue of a controller: a place that stays, and the connection that comes and goes in it.
+//!
+//! The connection is a lane with its commands ([`super::commands`]), and what leads to it. Who
+//! submits holds the place's lock meanwhile, so once the lane was taken out of the place nobody
+//! uses it but completions, and these end with the seat. Then QP, regions and requests end, in this
+//! order, in process context. [`Place::end`] may be called by several at once, by a teardown and by
+//! a timeout, say: who comes second waits, and finds nothing left; what the queue held has ended
+//! when it returns, whoever did it.
+
+use super::{commands::Commands, connect::Progress};
+use crate::{
+    engine::{lane::Lane, poller::Seat},
+    kapi::nvme::{Request, Submitted},
+    verbs::CmId,
+};
+use kernel::{
+    new_mutex, new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{Acquire, Atomic, Relaxed, Release},
+        Arc, Mutex, SpinLockIrq,
+    },
+};
+
+/// What a connection is made of. Fields are dropped in order.
+pub(super) struct Link {
+    /// First, so that no more completions come.
+    #[allow(dead_code)]
+    pub(super) seat: Seat,
+    /// The QP, and the commands.
+    pub(super) lane: Arc<Lane<Commands>>,
+    /// The CM's connection.
+    pub(super) id: CmId,
+    /// What the CM says of it.
+    pub(super) progress: Arc<Progress>,
+}
+
+/// A queue's place.
+#[pin_data]
+pub(super) struct Place {
+    qid: u16,
+    /// The controller has made a queue of it.
+    live: Atomic<bool>,
+    /// It has to end.
+    failed: Atomic<bool>,
+    /// For submission.
+    #[pin]
+    lane: SpinLockIrq<Option<Arc<Lane<Commands>>>>,
+    /// For whoever makes or ends it.
+    #[pin]
+    link: Mutex<Option<Link>>,
+}
+
+impl Place {
+    /// An empty one. Sleeps.
+    pub(super) fn new(qid: u16) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                qid,
+                live: Atomic::new(false),
+                failed: Atomic::new(false),
+                lane <- new_spinlock_irq!(None),
+                link <- new_mutex!(None),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The queue's number.
+    pub(super) fn qid(&self) -> u16 {
+        self.qid
+    }
+
+    /// Whether the controller has made a queue of it. Any context.
+    pub(super) fn is_live(&self) -> bool {
+        self.live.load(Acquire)
+    }
+
+    /// The controller has. Any context.
+    pub(super) fn set_live(&self) {
+        self.live.store(true, Release);
+    }
+
+    /// What is in it has failed. Any context.
+    pub(super) fn set_failed(&self) {
+        self.failed.store(true, Relaxed);
+    }
+
+    /// Whether it has.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed)
+    }
+
+    /// Puts a connection into it, in place of what there may be. Sleeps.
+    pub(super) fn put(&self, new: Link) {
+        self.end();
+        let mut link = self.link.lock();
+        self.failed.store(false, Relaxed);
+        let failed = new.progress.is_over();
+        *self.lane.lock() = Some(new.lane.clone());
+        *link = Some(new);
+        if failed {
+            self.set_failed();
+        }
+    }
+
+    /// Ends the connection, and with it all commands that are under way on it. Sleeps.
+    pub(super) fn end(&self) {
+        let mut link = self.link.lock();
+        self.live.store(false, Release);
+        let lane = self.lane.lock().take();
+        // Not the last reference: that of the link is.
+        drop(lane);
+        if let Some(mut link) = link.take() {
+            link.progress.retire();
+            // Tells the peer. One that does not know of us any more needs not be told.
+            let _ = link.id.disconnect();
+        }
+    }
+
+    /// Does something with the lane, if there is one. Must not sleep.
+    pub(super) fn with<R>(&self, f: impl FnOnce(&Lane<Commands>) -> R) -> Option<R> {
+        self.lane.lock().as_deref().map(f)
+    }
+
+    /// Sends a request. Must not sleep.
+    pub(super) fn submit(&self, request: Request) -> Submitted {
+        match self.lane.lock().as_deref() {
+            Some(lane) => lane.with(|commands, queue, _| commands.submit(queue, request)),
+            None => Submitted::Lost(request),
+        }
+    }
+}
