@@ -9,7 +9,7 @@ use super::{
     knobs::{Completion, Knobs, Moderation},
     poller::Poller,
 };
-use crate::kapi::configfs::Dependency;
+use crate::kapi::{configfs::Dependency, cpu};
 use core::ops::Deref;
 use kernel::{
     new_mutex,
@@ -161,6 +161,18 @@ impl Drop for InUse {
     fn drop(&mut self) {
         self.policy.users.fetch_sub(1, Relaxed);
     }
+}
+
+/// The CPUs of a policy with these knobs that are online now. Sleeps.
+pub(crate) fn online_cpus(knobs: &Knobs) -> Result<KVec<u32>> {
+    let mut cpus = KVec::new();
+    for cpu in 0..cpu::possible() {
+        let wanted = knobs.cpus.is_empty() || knobs.cpus.contains(cpu);
+        if wanted && cpu::is_online(cpu) {
+            cpus.push(cpu, GFP_KERNEL)?;
+        }
+    }
+    Ok(cpus)
 }
 
 /// The policies that there are.

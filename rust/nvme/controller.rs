@@ -32,11 +32,11 @@ use super::{
     wire, Host,
 };
 use crate::{
-    engine::{placement, policy::InUse},
-    kapi::{
-        cpu,
-        nvme::{Ctrl, Expired, Request, State, Submitted, Timeout, Transport, Trouble},
+    engine::{
+        placement,
+        policy::{self, InUse},
     },
+    kapi::nvme::{Ctrl, Expired, Request, State, Submitted, Timeout, Transport, Trouble},
     verbs::{Device, NetNs, Pd, SocketAddr},
 };
 use kernel::{
@@ -152,7 +152,7 @@ impl Controller {
     ) -> Result<(), Trouble> {
         let (first, last) = (first as usize, last as usize);
         let places = self.queues.get(first..last + 1).ok_or(EINVAL)?;
-        let cpus = self.cpus()?;
+        let cpus = policy::online_cpus(&self.policy.knobs())?;
         let cpu = |qid: u16| {
             let at = placement::cpu_of(u32::from(qid.saturating_sub(1)), cpus.len() as u32);
             cpus.get(at as usize).copied().unwrap_or(0)
@@ -172,19 +172,6 @@ impl Controller {
             true => Err(ECONNRESET.into()),
             false => Ok(()),
         }
-    }
-
-    /// The CPUs of the policy that are online.
-    fn cpus(&self) -> Result<KVec<u32>> {
-        let knobs = self.policy.knobs();
-        let mut cpus = KVec::new();
-        for cpu in 0..cpu::possible() {
-            let wanted = knobs.cpus.is_empty() || knobs.cpus.contains(cpu);
-            if wanted && cpu::is_online(cpu) {
-                cpus.push(cpu, GFP_KERNEL)?;
-            }
-        }
-        Ok(cpus)
     }
 
     /// Pages of a request, by what the device registers at once: one more page than segments where

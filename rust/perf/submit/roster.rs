@@ -4,8 +4,7 @@
 
 use super::Crew;
 use crate::{
-    engine::{knobs::Knobs, placement},
-    kapi::cpu,
+    engine::{knobs::Knobs, placement, policy},
     perf::{
         failure::{Failure, Outcome},
         params::Load,
@@ -29,13 +28,7 @@ pub(super) struct Roster {
 impl Roster {
     /// By the policy, as the CPUs are now. Sleeps.
     pub(super) fn new(knobs: &Knobs, crew: Crew, load: &Load) -> Outcome<Self> {
-        let mut cpus = KVec::new();
-        for cpu in 0..cpu::possible() {
-            let wanted = knobs.cpus.is_empty() || knobs.cpus.contains(cpu);
-            if wanted && cpu::is_online(cpu) {
-                cpus.push(cpu, GFP_KERNEL)?;
-            }
-        }
+        let cpus = policy::online_cpus(knobs)?;
         if cpus.is_empty() {
             return Err(Failure::new(
                 ENODEV,
