@@ -508,11 +508,7 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     pub(crate) fn enter_error(&mut self) -> Result {
         self.tell(QpState::Ending);
         self.sends.drop_staged();
-        let mut attr = sys::ib_qp_attr {
-            qp_state: sys::ib_qp_state_IB_QPS_ERR,
-            ..Default::default()
-        };
-        self.modify(&mut attr, sys::ib_qp_attr_mask_IB_QP_STATE)?;
+        self.health().enter_error()?;
         // On UD made by `ready_ud`, without which nothing was sent.
         self.sends
             .post_marker(self.marker_ah.as_ref().map(Ah::as_raw))
