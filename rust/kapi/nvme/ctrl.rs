@@ -702,27 +702,27 @@ impl<T: Transport> Ctrl<T> {
         if !self.change_state(sys::nvme_ctrl_state_NVME_CTRL_RESETTING) {
             return false;
         }
-        let this = self.this();
-        let reference = self.clone();
+        let work = self.this().recover.get();
         // SAFETY: The work is initialised, and what follows from it has a reference; the workqueue
         // is the core's.
-        let queued = unsafe { sys::rivet_nvme_queue_work(sys::nvme_reset_wq, this.recover.get()) };
-        if queued {
+        self.hand_over(|| unsafe { sys::rivet_nvme_queue_work(sys::nvme_reset_wq, work) });
+        true
+    }
+
+    /// Work has a reference of its own from here on, if `queue` has queued it.
+    fn hand_over(&self, queue: impl FnOnce() -> bool) {
+        let reference = self.clone();
+        if queue() {
             core::mem::forget(reference);
         }
-        true
     }
 
     /// Has [`Transport::give_up`] run soon: something has failed in a state in which that is not
     /// for [`Ctrl::recover`]. Any context.
     pub(crate) fn give_up(&self) {
-        let this = self.this();
-        let reference = self.clone();
+        let work = self.this().give_up.get();
         // SAFETY: As in `recover`.
-        let queued = unsafe { sys::rivet_nvme_queue_work(sys::nvme_wq, this.give_up.get()) };
-        if queued {
-            core::mem::forget(reference);
-        }
+        self.hand_over(|| unsafe { sys::rivet_nvme_queue_work(sys::nvme_wq, work) });
     }
 
     /// It is not connected, for `reason` if connecting has failed so: tries again when it is time,
@@ -739,16 +739,10 @@ impl<T: Transport> Ctrl<T> {
             self.delete();
             return false;
         }
-        let this = self.this();
+        let work = self.this().reconnect.get();
         let delay = self.options().reconnect_delay();
-        let reference = self.clone();
         // SAFETY: As in `recover`.
-        let queued = unsafe {
-            sys::rivet_nvme_queue_delayed_work(sys::nvme_wq, this.reconnect.get(), delay)
-        };
-        if queued {
-            core::mem::forget(reference);
-        }
+        self.hand_over(|| unsafe { sys::rivet_nvme_queue_delayed_work(sys::nvme_wq, work, delay) });
         true
     }
 
