@@ -186,16 +186,10 @@ impl<P: Platform> Index<P> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::Host, *};
-
-    fn key(pages: &[u64]) -> Key<'_> {
-        Key {
-            pages,
-            offset: 0,
-            len: 4096,
-            access: 1,
-        }
-    }
+    use super::{
+        super::tests::{key, Host},
+        *,
+    };
 
     /// Pages in a row, and the same page at many places, spread over the buckets.
     #[test]

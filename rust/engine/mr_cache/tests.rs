@@ -35,7 +35,7 @@ fn cache<const BITS: u32>(entries: u32, low_water: u32) -> Cache<BITS> {
     MrCache::new(shape, 3, 0x5eed).unwrap_or_else(|e| match e {})
 }
 
-fn key(pages: &[u64]) -> Key<'_> {
+pub(super) fn key(pages: &[u64]) -> Key<'_> {
     Key {
         pages,
         offset: 0,
