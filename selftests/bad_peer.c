@@ -41,8 +41,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "peer.h"
 
 #define MESSAGE		64
 #define BODY		16
@@ -69,29 +70,6 @@ static int nlinks;
 static __u64 sequence, token;
 static int lie_len = -1;
 static bool gone;
-
-static __u64 now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000ull + t.tv_nsec / 1000000;
-}
-
-static void put_le(__u8 *to, __u64 value, int bytes)
-{
-	for (int i = 0; i < bytes; i++)
-		to[i] = value >> (8 * i);
-}
-
-static __u64 get_le(const __u8 *from, int bytes)
-{
-	__u64 value = 0;
-
-	while (bytes--)
-		value = value << 8 | from[bytes];
-	return value;
-}
 
 static size_t from_hex(const char *hex, __u8 *to, size_t room)
 {

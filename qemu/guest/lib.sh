@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0
-# shellcheck disable=SC2086 # lists of words
 # shellcheck shell=bash disable=SC2034 # variables for the scripts that source this
 #
 # For scripts in the guest, and for tests on a real machine: two ends, and the
@@ -166,10 +165,12 @@ pair_up() {
 	for i in /sys/class/net/e*; do
 		[ ! -d "$i" ] || ip link set "${i##*/}" name "$v" mtu "${MTU:-9000}" || return 1
 	done
-	ip addr replace 10.77.0.$n/24 dev $v && ip addr replace fd77::$n/64 dev $v nodad && ip link set $v up || return 1
-	for i in 10.77.0.$peer fd77::$peer; do ip neigh replace $i lladdr 52:54:00:77:00:0$peer dev $v nud permanent; done
-	rdma link add rxe$RIVET_PAIR type rxe netdev $v || return 1
-	wait_for 10 gid_ready rxe$RIVET_PAIR ffff:0a4d:000$n
+	ip addr replace "10.77.0.$n/24" dev "$v" && ip addr replace "fd77::$n/64" dev "$v" nodad && ip link set "$v" up || return 1
+	for i in "10.77.0.$peer" "fd77::$peer"; do
+		ip neigh replace "$i" lladdr "52:54:00:77:00:0$peer" dev "$v" nud permanent
+	done
+	rdma link add "rxe$RIVET_PAIR" type rxe netdev "$v" || return 1
+	wait_for 10 gid_ready "rxe$RIVET_PAIR" "ffff:0a4d:000$n"
 }
 
 pair_down() { rdma link delete "rxe$RIVET_PAIR" && ip link set "v$RIVET_PAIR" down; }

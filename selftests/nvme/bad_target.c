@@ -54,8 +54,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "../peer.h"
 
 #define DEPTH		128
 #define INLINE		8192
@@ -140,29 +141,6 @@ static __u8 *disk, *scratch;
 static struct ibv_mr *disk_mr, *scratch_mr;
 static struct command held;
 static __u8 held_sqe[64];
-
-static __u64 now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000ull + t.tv_nsec / 1000000;
-}
-
-static void put_le(__u8 *to, __u64 value, int bytes)
-{
-	for (int i = 0; i < bytes; i++)
-		to[i] = value >> (8 * i);
-}
-
-static __u64 get_le(const __u8 *from, int bytes)
-{
-	__u64 value = 0;
-
-	while (bytes--)
-		value = value << 8 | from[bytes];
-	return value;
-}
 
 static void parse_rule(const char *text)
 {
