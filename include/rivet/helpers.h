@@ -58,6 +58,8 @@ void rivet_put_page(const void *addr);
 /* memcpy() and memmove(), which the compiler of the caller does not see into. */
 void rivet_copy(void *to, const void *from, size_t size);
 void rivet_move(void *to, const void *from, size_t size);
+/* memset() to zero, likewise. */
+void rivet_clear(void *to, size_t size);
 /* Whether the streaming DMA API may be given this range of kernel memory. */
 bool rivet_can_dma_map(const void *addr, size_t size);
 

@@ -156,6 +156,11 @@ void rivet_move(void *to, const void *from, size_t size)
 	memmove(to, from, size);
 }
 
+void rivet_clear(void *to, size_t size)
+{
+	memset(to, 0, size);
+}
+
 void rivet_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey)
 {
 	ib_update_fast_reg_key(mr, newkey);

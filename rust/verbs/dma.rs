@@ -297,6 +297,19 @@ impl<M: Memory> Mapped<M> {
         Ok(())
     }
 
+    /// Zeroes `len` bytes at `offset`, for the device to see. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there are none such.
+    pub(crate) fn clear(&self, offset: usize, len: usize) -> Result {
+        let to = self.at(offset, len)?;
+        // SAFETY: `to` is valid for that many bytes, to which nobody has a reference (`Memory`).
+        unsafe { sys::rivet_clear(to.cast(), len) };
+        self.sync_for_device(offset, len);
+        Ok(())
+    }
+
     /// Copies memory at `offset`, as the device left it, to `to`. Does not sleep.
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result {
         let from = self.at(offset, to.len())?;
