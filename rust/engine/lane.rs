@@ -160,6 +160,16 @@ impl<S: Service, G: Guard> Lane<S, G> {
     /// of a hard interrupt; `f` must not sleep. Where posting fails for the first time, the service
     /// has [`Service::BROKEN`] to do.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut S, &mut Queue<S>, &LaneStats) -> R) -> R {
+        self.hold(true, f)
+    }
+
+    /// As [`Lane::with`], but what is staged is posted only if `post` says so; else by whoever comes
+    /// next, which has to be soon.
+    pub(crate) fn hold<R>(
+        &self,
+        post: bool,
+        f: impl FnOnce(&mut S, &mut Queue<S>, &LaneStats) -> R,
+    ) -> R {
         let _held = self.guard.hold(&self.stats.lock_waits);
         let mut inner = match self.inner.try_lock() {
             Some(inner) => inner,
@@ -171,7 +181,9 @@ impl<S: Service, G: Guard> Lane<S, G> {
         let Inner { service, queue } = &mut *inner;
         let failed = queue.failed.is_some();
         let result = f(service, queue, &self.stats);
-        queue.flush();
+        if post {
+            queue.flush();
+        }
         self.stats.posted(&queue.qp.counts());
         let broke = !failed && queue.failed.is_some();
         drop(inner);
