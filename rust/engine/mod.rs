@@ -10,6 +10,7 @@
 //! placement    which lane is on which CPU         stats     counters
 //! setting      what a device holds back           hardware  and how it is told
 //! rota         which CQ a poller begins with      turns     who looks, and nothing overlooked
+//! polled       a CQ that only who waits looks at
 //! ```
 //!
 //! A service makes a [`lane::Lane`] for each CPU that its connection is used from, with what it
@@ -35,6 +36,7 @@ pub(crate) mod mr_cache;
 pub(crate) mod naive;
 pub(crate) mod placement;
 pub(crate) mod policy;
+pub(crate) mod polled;
 pub(crate) mod poller;
 pub(crate) mod rota;
 pub(crate) mod setting;

@@ -53,7 +53,7 @@ use kernel::{
 pub(crate) use super::turns::Look;
 
 /// Completions that are taken out of a CQ at a time.
-const CHUNK: u32 = 32;
+pub(super) const CHUNK: u32 = 32;
 
 /// Who gets completions: a lane.
 pub(crate) trait Takes: Send + Sync + 'static {
