@@ -70,5 +70,7 @@ bool rivet_nvme_queue_delayed_work(struct workqueue_struct *wq,
 				   struct delayed_work *work,
 				   unsigned int seconds);
 void rivet_nvme_count_reconnects(struct nvme_ctrl *ctrl);
+/* Whether there is such a path, of a module below /sys/module. */
+bool rivet_module_is_loaded(const char *path);
 
 #endif

@@ -3,11 +3,14 @@
 //! `/sys/kernel/config/rivet/nvme`: what the NVMe host's controllers are connected by.
 
 use super::{
-    attribute::{refuse, show},
+    attribute::{parse_number, refuse, show},
     policies::Policies,
     Root,
 };
-use crate::{engine::policy::InUse, kapi::configfs::DefaultGroup, nvme};
+use crate::{
+    engine::policy::InUse, kapi::configfs::DefaultGroup, nvme, perf::failure::Failure,
+    value::Bounds,
+};
 use core::fmt::Write;
 use kernel::{
     configfs::{configfs_attrs, AttributeOperations, Group, GroupOperations, Subsystem},
@@ -18,14 +21,13 @@ use kernel::{
     sync::{Arc, Mutex},
 };
 
-/// The directory, and the host. Fields are dropped in order.
+/// The directory, with the host in it.
 pub(super) struct Nvme {
-    _host: nvme::Service,
     _directory: DefaultGroup<Root, NvmeDir>,
 }
 
 impl Nvme {
-    /// Puts the directory below `root`, and starts the host. Sleeps.
+    /// Starts the host, and puts the directory below `root`. Sleeps.
     pub(super) fn register(root: Arc<Subsystem<Root>>, policies: Policies) -> Result<Self> {
         let choice = Arc::pin_init(
             try_pin_init!(Choice {
@@ -39,14 +41,14 @@ impl Nvme {
             data: NvmeDir,
             attributes: [
                 host_policy: 0,
+                claim_rdma: 1,
             ],
         };
-        let dir = NvmeDir(choice.clone());
+        let host = nvme::start(choice.clone())?;
+        let dir = NvmeDir { host, choice };
         let group = Group::new(CString::try_from(c"nvme")?, item_type, Ok(dir));
-        let directory = DefaultGroup::register(root, group, KVec::new())?;
         Ok(Self {
-            _host: nvme::start(choice)?,
-            _directory: directory,
+            _directory: DefaultGroup::register(root, group, KVec::new())?,
         })
     }
 }
@@ -68,7 +70,10 @@ impl nvme::Policies for Choice {
 }
 
 /// Data of the directory.
-pub(super) struct NvmeDir(Arc<Choice>);
+pub(super) struct NvmeDir {
+    host: nvme::Service,
+    choice: Arc<Choice>,
+}
 
 /// What can be made in it: nothing.
 pub(super) struct Nothing;
@@ -87,15 +92,40 @@ impl AttributeOperations<0> for NvmeDir {
     type Data = NvmeDir;
 
     fn show(data: &NvmeDir, page: &mut [u8; PAGE_SIZE]) -> Result<usize> {
-        let name = data.0.name.lock();
+        let name = data.choice.name.lock();
         let text = name.to_str().unwrap_or("?");
         show(page, |out| Ok(writeln!(out, "{text}")?))
     }
 
     fn store(data: &NvmeDir, value: &[u8]) -> Result {
-        let checked = data.0.policies.check(value);
-        let name = checked.map_err(|failure| refuse("nvme", c"host", "host_policy", failure))?;
-        *data.0.name.lock() = name;
+        let checked = data.choice.policies.check(value);
+        let name =
+            checked.map_err(|failure| refuse("nvme", c"host", "host_policy", failure))?;
+        *data.choice.name.lock() = name;
         Ok(())
+    }
+}
+
+#[vtable]
+impl AttributeOperations<1> for NvmeDir {
+    type Data = NvmeDir;
+
+    fn show(data: &NvmeDir, page: &mut [u8; PAGE_SIZE]) -> Result<usize> {
+        let claimed = u8::from(data.host.has_rdma());
+        show(page, |out| Ok(writeln!(out, "{claimed}")?))
+    }
+
+    fn store(data: &NvmeDir, value: &[u8]) -> Result {
+        let refuse = |failure| refuse("nvme", c"host", "claim_rdma", failure);
+        let claim = parse_number(value, Bounds { min: 0, max: 1 }).map_err(refuse)? == 1;
+        data.host.claim_rdma(claim).map_err(|e| {
+            refuse(match e {
+                e if e == EEXIST => Failure::new(
+                    e,
+                    fmt!("nvme-rdma is loaded and has that name; it has to be removed before"),
+                ),
+                e => e.into(),
+            })
+        })
     }
 }

@@ -14,15 +14,35 @@
 //! * `Posted`: the capsule's SEND is under way, and its token holds the request. For data in the
 //!   capsule the token has the mapping of the pages, which the HCA reads; for other data a
 //!   registration, whose REG_MR is in front of the SEND.
-//! * `Sent`: the SEND is done, and the controller has not answered. The slot holds the request,
-//!   with the region that the controller reaches it by.
+//! * `Sent`: no work request has to do with the request's pages any more, or ever had, and the
+//!   controller has not answered. The slot holds the request, with the region that the controller
+//!   reaches it by, if it does.
 //! * `Revoking`: the controller has answered without the invalidation that it was asked for, so the
 //!   region is invalidated here; the token of that holds region and request.
 //!
-//! Every SEND asks for a completion, and a request ends when both that and the answer are there,
-//! in whichever order they come. So no page is unmapped that a SEND may still read, and a region
-//! that the controller says it has invalidated is known to have been registered before it said so;
-//! a claim that is seen earlier proves nothing, and the region is invalidated here once more.
+//! # Which SENDs ask for a completion
+//!
+//! Those whose request is `Posted`: such a request ends when both the completion and the answer are
+//! there, in whichever order they come. So no page is unmapped that a SEND may still read, and a
+//! region that the controller says it has invalidated is known to have been registered before it
+//! said so; a claim that is seen earlier proves nothing, and the region is invalidated here once
+//! more.
+//!
+//! The others, of commands without data, of reads through the pool, and of event requests, read
+//! nothing but the capsule. When the answer is there the controller has had all of that, whatever
+//! the HCA knows of it; so the tag is free, and the next command may be written into the capsule. If
+//! the HCA has missed the acknowledgement and sends the old one again, with the new bytes, then the
+//! controller's HCA drops it as one that it has had. One of `every` asks for a completion, which
+//! gives the places of those before it in the send queue back; if there is no place, commands wait
+//! for answers.
+//!
+//! # The pool
+//!
+//! Reads of up to `copy_up_to` bytes go through memory of our own: a place for each tag, in regions
+//! that are registered once and stay so. A controller can write to it at any time, but that is
+//! nobody's memory: what a command has brought is copied to its pages once it was answered, and the
+//! place is cleared before each command, so that one whose data never came brings zeros and nothing
+//! that others have read.
 //!
 //! # A request ends once
 //!
@@ -44,7 +64,7 @@ use super::{
 };
 use crate::{
     engine::{
-        lane::{Queue, Service},
+        lane::{Fault, Queue, Service},
         stats::LaneStats,
     },
     kapi::nvme::{Ended, Request, Submitted, EVENT_TAG},
@@ -71,8 +91,6 @@ struct Answer {
 
 /// A request whose SEND is under way.
 enum Payload {
-    /// Without data.
-    None(Request),
     /// Its data goes with the command.
     InCapsule(MappedPages<Request>),
     /// The controller reaches its data.
@@ -83,6 +101,8 @@ enum Payload {
 enum Held {
     /// Nobody reaches its memory.
     Plain(Request),
+    /// The same; what it reads comes into its tag's place in the pool.
+    Pooled(Request),
     /// The controller does.
     Region(RegisteredMr<MappedPages<Request>>),
 }
@@ -112,8 +132,10 @@ enum Slot {
 pub(crate) enum Token {
     /// A command's capsule.
     Command(Capsule),
-    /// The asynchronous event request's.
-    Event(Arc<Mapped>),
+    /// A capsule that nothing else goes with.
+    Bare(Arc<Mapped>),
+    /// The REG_MR of a part of the pool.
+    Pool(usize, Registration<Mapped>),
     /// A LOCAL_INV.
     Revoke(Revoke),
 }
@@ -130,6 +152,69 @@ pub(crate) struct Revoke {
     tag: u16,
     region: RegisteredMr<MappedPages<Request>>,
     answer: Answer,
+}
+
+/// How a command goes.
+enum Way {
+    /// With work requests that hold its request.
+    Chain(Payload),
+    /// In a bare capsule, while its slot holds the request.
+    Bare(Held),
+}
+
+/// A part of the pool.
+enum Part {
+    /// It is to be registered.
+    New(Registration<Mapped>),
+    /// It is being registered, or something has taken it.
+    Gone,
+    /// The controller reaches it.
+    Ready(RegisteredMr<Mapped>),
+}
+
+/// See the file's head.
+struct Pool {
+    parts: KVec<Part>,
+    /// Places of a part.
+    each: usize,
+    /// Bytes from a place to the next.
+    stride: usize,
+}
+
+impl Pool {
+    /// Bytes of a part, if places are not longer.
+    const PART: usize = 1 << 18;
+
+    /// Memory for `places` of `len` bytes. Sleeps.
+    fn new(pd: &Arc<Pd>, places: usize, len: usize, node: Option<i32>) -> Result<Self> {
+        let mut pool = Self {
+            parts: KVec::new(),
+            each: 1,
+            stride: len.next_multiple_of(STRIDE),
+        };
+        if len == 0 {
+            return Ok(pool);
+        }
+        pool.each = (Self::PART / pool.stride).clamp(1, places.max(1));
+        for _ in 0..places.div_ceil(pool.each) {
+            let buffer = Buffer::new(pool.each * pool.stride, node)?;
+            // Cleared by us, written by the controller.
+            let mapped = Mapped::new(pd, buffer, Direction::Bidirectional)?;
+            let region = Mr::new(pd, mapped.len())?;
+            let registration = region.register(mapped, Access::REMOTE_WRITE)?;
+            pool.parts.push(Part::New(registration), GFP_KERNEL)?;
+        }
+        Ok(pool)
+    }
+
+    /// Where the place of a tag is, if the controller reaches it.
+    fn place(&self, tag: u16) -> Option<(&RegisteredMr<Mapped>, usize)> {
+        let tag = usize::from(tag);
+        match self.parts.get(tag / self.each) {
+            Some(Part::Ready(region)) => Some((region, tag % self.each * self.stride)),
+            _ => None,
+        }
+    }
 }
 
 /// Where an answer lands.
@@ -187,6 +272,10 @@ pub(crate) struct Shape {
     pub(crate) sges: u32,
     /// Pages of a request, at most.
     pub(crate) segments: u32,
+    /// Reads of up to so many bytes go through the pool.
+    pub(crate) copy_up_to: usize,
+    /// Of SENDs that may go without a completion, one of so many asks for it.
+    pub(crate) every: u32,
     /// It is the admin queue, which has an asynchronous event request.
     pub(crate) admin: bool,
 }
@@ -211,8 +300,13 @@ pub(crate) struct Commands {
     slots: KVVec<Slot>,
     tables: KVec<SgTable>,
     regions: KVec<Mr>,
+    pool: Pool,
     in_capsule: usize,
+    copy_up_to: usize,
     sges: u32,
+    every: u32,
+    /// SENDs since the last that asked for a completion.
+    since: u32,
     room: u16,
     /// Commands that are under way.
     busy: u16,
@@ -267,8 +361,12 @@ impl Commands {
             slots,
             tables,
             regions,
+            pool: Pool::new(pd, depth, shape.copy_up_to, node)?,
             in_capsule: shape.in_capsule,
+            copy_up_to: shape.copy_up_to,
             sges: shape.sges,
+            every: shape.every.max(1),
+            since: 0,
             room: shape.queue_size(),
             busy: 0,
             event: false,
@@ -297,8 +395,35 @@ impl Commands {
         Ok(())
     }
 
-    /// Sends a command, as soon as the lane's lock is given back.
-    pub(crate) fn submit(&mut self, queue: &mut Queue<Self>, request: Request) -> Submitted {
+    /// Has the pool registered, on a QP that is connected. Until that is done, and where it fails,
+    /// reads get regions of their own.
+    pub(crate) fn open_pool(&mut self, queue: &mut Queue<Self>) {
+        for (i, part) in self.pool.parts.iter_mut().enumerate() {
+            let Part::New(registration) = core::mem::replace(part, Part::Gone) else {
+                continue;
+            };
+            let token = Token::Pool(i, registration);
+            let pushed = queue.qp.push(token, |token, wr| {
+                let Token::Pool(_, registration) = token else {
+                    return Err(EINVAL);
+                };
+                wr.signaled();
+                wr.reg_mr(registration)
+            });
+            if let Err((_, Token::Pool(_, registration))) = pushed {
+                *part = Part::New(registration);
+                return;
+            }
+        }
+    }
+
+    /// Sends a command, as soon as the lane posts.
+    pub(crate) fn submit(
+        &mut self,
+        queue: &mut Queue<Self>,
+        stats: &LaneStats,
+        request: Request,
+    ) -> Submitted {
         let tag = request.tag();
         if self.broken || queue.failed.is_some() {
             // The queue is about to end.
@@ -311,20 +436,68 @@ impl Commands {
             return Submitted::Refused(request);
         }
         let mut command = request.command();
-        let payload = match self.attach(request, &mut command) {
-            Ok(payload) => payload,
+        let way = match self.attach(request, &mut command, stats) {
+            Ok(way) => way,
             Err(refused) => return refused,
         };
-        let (id, key) = (wire::command_id(&command), payload.key());
+        let id = wire::command_id(&command);
         let at = usize::from(tag) * wire::COMMAND;
         // It has room for each tag.
         let _ = self.capsules.write(at, &command);
+        self.busy += 1;
+        let slot = match way {
+            Way::Bare(held) => match self.send_bare(queue, at) {
+                Ok(()) => Slot::Sent { id, held },
+                Err(()) => Slot::Stuck {
+                    _payload: None,
+                    _held: Some(held),
+                },
+            },
+            Way::Chain(payload) => self.send_chain(queue, tag, at, id, payload),
+        };
+        self.slots[usize::from(tag)] = slot;
+        Submitted::Taken
+    }
+
+    /// Sends the capsule that is at `at`, and nothing with it. The error is the end of the QP.
+    fn send_bare(
+        &mut self,
+        queue: &mut Queue<Self>,
+        at: usize,
+    ) -> core::result::Result<(), ()> {
+        let signaled = self.since + 1 >= self.every;
+        let token = Token::Bare(self.capsules.clone());
+        let pushed = queue.qp.push(token, |token, wr| {
+            let Token::Bare(memory) = token else {
+                return Err(EINVAL);
+            };
+            wr.sge(memory.sge(at..at + wire::COMMAND)?)?;
+            if signaled {
+                wr.signaled();
+            }
+            wr.send()
+        });
+        self.since = if signaled { 0 } else { self.since + 1 };
+        pushed.map_err(|_| {
+            queue.failed.get_or_insert(Fault::Posting(EIO));
+        })
+    }
+
+    /// Sends the capsule that is at `at`, with what its payload needs.
+    fn send_chain(
+        &mut self,
+        queue: &mut Queue<Self>,
+        tag: u16,
+        at: usize,
+        id: u16,
+        payload: Payload,
+    ) -> Slot {
+        let key = payload.key();
         let token = Token::Command(Capsule {
             tag,
             memory: self.capsules.clone(),
             payload,
         });
-        self.busy += 1;
         let pushed = queue.qp.push_chain(token, |token, chain| {
             let Token::Command(capsule) = token else {
                 return Err(EINVAL);
@@ -343,7 +516,8 @@ impl Commands {
                 wr.send()
             })
         });
-        self.slots[usize::from(tag)] = match pushed {
+        self.since = 0;
+        match pushed {
             Ok(()) => Slot::Posted {
                 id,
                 key,
@@ -352,13 +526,10 @@ impl Commands {
             // There was room: so the QP has failed. A region cannot end here, where nobody may
             // sleep.
             Err((_, token)) => {
-                queue
-                    .failed
-                    .get_or_insert(crate::engine::lane::Fault::Posting(EIO));
+                queue.failed.get_or_insert(Fault::Posting(EIO));
                 Slot::stuck(token)
             }
-        };
-        Submitted::Taken
+        }
     }
 
     /// Says in the command where its data is, and makes that reachable.
@@ -366,12 +537,28 @@ impl Commands {
         &mut self,
         request: Request,
         command: &mut [u8; wire::COMMAND],
-    ) -> core::result::Result<Payload, Submitted> {
+        stats: &LaneStats,
+    ) -> core::result::Result<Way, Submitted> {
         if !request.has_data() {
             wire::set_data(command, Data::None);
-            return Ok(Payload::None(request));
+            return Ok(Way::Bare(Held::Plain(request)));
         }
         let (len, direction) = (request.len(), request.direction());
+        let writes = direction == Direction::ToDevice;
+        let pooled = (!writes && len <= self.copy_up_to).then(|| self.pool.place(request.tag()));
+        if let Some((region, at)) = pooled.flatten() {
+            let cleared = region.memory().clear(at, len);
+            if let Some(remote) = cleared.and_then(|()| region.remote(at)).ok() {
+                let data = Data::Keyed {
+                    addr: remote.addr,
+                    len: len as u32,
+                    rkey: remote.rkey,
+                    invalidate: false,
+                };
+                wire::set_data(command, data);
+                return Ok(Way::Bare(Held::Pooled(request)));
+            }
+        }
         if len > wire::LONGEST_KEYED as usize {
             return Err(Submitted::Refused(request));
         }
@@ -386,10 +573,9 @@ impl Commands {
                 return Err(Submitted::Refused(request));
             }
         };
-        let writes = direction == Direction::ToDevice;
         if writes && len <= self.in_capsule && mapped.pieces() < self.sges {
             wire::set_data(command, Data::InCapsule(len as u32));
-            return Ok(Payload::InCapsule(mapped));
+            return Ok(Way::Chain(Payload::InCapsule(mapped)));
         }
         let Some(region) = self.regions.pop() else {
             return Err(Submitted::Busy(self.unmap(mapped)));
@@ -403,6 +589,7 @@ impl Commands {
             let _ = self.regions.push_within_capacity(region);
             Submitted::Refused(self.unmap(mapped))
         })?;
+        stats.registrations.add(1);
         if let Ok(remote) = registration.remote(0) {
             let data = Data::Keyed {
                 addr: remote.addr,
@@ -412,7 +599,7 @@ impl Commands {
             };
             wire::set_data(command, data);
         }
-        Ok(Payload::Region(registration))
+        Ok(Way::Chain(Payload::Region(registration)))
     }
 
     /// Takes a mapping apart.
@@ -428,33 +615,30 @@ impl Commands {
         if !idle || !self.admin || self.busy >= self.room {
             return;
         }
+        // Behind those of the tags.
         let at = self.slots.len() * wire::COMMAND;
-        // Behind those of the tags. Where the last one's SEND were to be sent again by the HCA, the
-        // controller, which has answered it, would drop it as one that it has.
         let _ = self.capsules.write(at, &wire::event_request(EVENT_TAG));
-        let pushed = queue
-            .qp
-            .push(Token::Event(self.capsules.clone()), |token, wr| {
-                let Token::Event(memory) = token else {
-                    return Err(EINVAL);
-                };
-                wr.sge(memory.sge(at..at + wire::COMMAND)?)?;
-                wr.signaled();
-                wr.send()
-            });
-        if pushed.is_ok() {
+        if self.send_bare(queue, at).is_ok() {
             self.event = true;
             self.busy += 1;
         }
     }
 
     /// A work request of the send queue is done. Gives what is to be revoked then.
-    fn sent(&mut self, done: Done<'_, Token>, after: &mut After) -> Option<Revoke> {
+    fn sent(
+        &mut self,
+        done: Done<'_, Token>,
+        stats: &LaneStats,
+        after: &mut After,
+    ) -> Option<Revoke> {
         match (done.token, done.status) {
-            (Token::Event(_), WcStatus::Success) => None,
+            (Token::Bare(_), WcStatus::Success) => None,
+            (Token::Pool(i, registration), WcStatus::Success) => {
+                *self.pool.parts.get_mut(i)? = Part::Ready(registration.done());
+                None
+            }
             (Token::Command(capsule), WcStatus::Success) => {
                 let held = match capsule.payload {
-                    Payload::None(request) => Held::Plain(request),
                     Payload::InCapsule(mapped) => Held::Plain(self.unmap(mapped)),
                     Payload::Region(registration) => Held::Region(registration.done()),
                 };
@@ -463,7 +647,7 @@ impl Commands {
                     Slot::Posted {
                         answer: Some(answer),
                         ..
-                    } => return self.end(capsule.tag, held, answer, None, after),
+                    } => return self.end(capsule.tag, held, answer, None, stats, after),
                     Slot::Posted { id, .. } => *slot = Slot::Sent { id, held },
                     // It cannot be, as the token has shown.
                     other => *slot = other,
@@ -477,14 +661,21 @@ impl Commands {
                     answer,
                 } = revoke;
                 let proof = done.revocation.as_ref();
-                self.end(tag, Held::Region(region), answer, proof, after)
+                self.end(tag, Held::Region(region), answer, proof, stats, after)
             }
             (token, status) => {
                 self.fail(Broken::Sending(status), after);
                 let tag = match &token {
                     Token::Command(capsule) => capsule.tag,
                     Token::Revoke(revoke) => revoke.tag,
-                    Token::Event(_) => return None,
+                    Token::Bare(_) => return None,
+                    Token::Pool(i, _) => {
+                        let part = self.pool.parts.get_mut(*i)?;
+                        if let Token::Pool(_, registration) = token {
+                            *part = Part::New(registration);
+                        }
+                        return None;
+                    }
                 };
                 if let Some(slot) = self.slots.get_mut(usize::from(tag)) {
                     *slot = Slot::stuck(token);
@@ -502,10 +693,21 @@ impl Commands {
         held: Held,
         answer: Answer,
         proof: Option<&Revocation<'_>>,
+        stats: &LaneStats,
         after: &mut After,
     ) -> Option<Revoke> {
         let request = match held {
             Held::Plain(request) => request,
+            Held::Pooled(request) => {
+                let place = self.pool.place(tag);
+                if let Some((region, at)) = place.filter(|_| wire::is_success(answer.status)) {
+                    stats.copies.add(1);
+                    let end = request.len();
+                    // Both have the bytes, as the command was made.
+                    let _ = region.memory().copy_to_pages(at, &request, 0..end);
+                }
+                request
+            }
             Held::Region(region) => {
                 let reclaimed = match proof {
                     Some(proof) => region.reclaim(proof),
@@ -513,6 +715,7 @@ impl Commands {
                 };
                 match reclaimed {
                     Ok((region, mapped)) => {
+                        stats.invalidations.add(1);
                         let _ = self.regions.push_within_capacity(region);
                         self.unmap(mapped)
                     }
@@ -557,6 +760,7 @@ impl Commands {
         &mut self,
         queue: &mut Queue<Self>,
         wc: &mut Wc,
+        stats: &LaneStats,
         after: &mut After,
     ) -> core::result::Result<(), Broken> {
         let (len, immediate, key) = (wc.byte_len(), wc.imm().is_some(), wc.invalidated());
@@ -578,7 +782,7 @@ impl Commands {
         let revoke = match self.take_answered(&completion, key, after)? {
             Some((tag, held)) => {
                 let proof = done.revocation.as_ref();
-                self.end(tag, held, Answer::of(&completion), proof, after)
+                self.end(tag, held, Answer::of(&completion), proof, stats, after)
             }
             None => None,
         };
@@ -670,7 +874,7 @@ impl Held {
     fn key(&self) -> Option<u32> {
         match self {
             Held::Region(region) => Some(region.key()),
-            Held::Plain(_) => None,
+            Held::Plain(_) | Held::Pooled(_) => None,
         }
     }
 }
@@ -681,7 +885,7 @@ impl Slot {
         let (payload, held) = match token {
             Token::Command(capsule) => (Some(capsule.payload), None),
             Token::Revoke(revoke) => (None, Some(Held::Region(revoke.region))),
-            Token::Event(_) => (None, None),
+            Token::Bare(_) | Token::Pool(..) => (None, None),
         };
         Slot::Stuck {
             _payload: payload,
@@ -716,17 +920,17 @@ impl Service for Commands {
         &mut self,
         queue: &mut Queue<Self>,
         wc: &mut Wc,
-        _stats: &LaneStats,
+        stats: &LaneStats,
         after: &mut After,
     ) {
         if wc.route().recv {
-            if let Err(broken) = self.received(queue, wc, after) {
+            if let Err(broken) = self.received(queue, wc, stats, after) {
                 self.fail(broken, after);
             }
             return;
         }
         while let Some(done) = queue.qp.take_send(wc) {
-            if let Some(revoke) = self.sent(done, after) {
+            if let Some(revoke) = self.sent(done, stats, after) {
                 self.revoke(queue, revoke, after);
             }
         }

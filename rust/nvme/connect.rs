@@ -13,12 +13,14 @@
 use super::{
     commands::{Broken, Commands, Shape, WORK_REQUESTS},
     controller::Controller,
-    queue::{Link, Place},
+    queue::{Link, Looks, Place},
     wire::{self, BadReply, ConnectRequest, Refusal},
 };
 use crate::{
     engine::{
         lane::{Lane, Percpu},
+        polled::PolledCq,
+        poller::{Poller, Takes},
         policy::Policy,
         poller::{Poller, Seat, Takes},
     },
@@ -54,6 +56,18 @@ pub(super) struct Target<'t> {
     pub(super) tos: Option<u8>,
     /// How completions are handled.
     pub(super) policy: &'t Arc<Policy>,
+    /// Work requests of one doorbell.
+    pub(super) batch: u32,
+    /// Where memory is to be, if not near the device.
+    pub(super) node: Option<i32>,
+}
+
+/// Who is to look at a queue's completions.
+pub(super) enum Watch {
+    /// The poller of this CPU.
+    Cpu(u32),
+    /// Whoever waits.
+    Polled,
 }
 
 /// Why a queue could not be connected.
@@ -220,7 +234,7 @@ impl cm::Handler for Ear {
 
 /// A queue that is being connected. Fields are dropped in order.
 struct Connecting {
-    made: Option<(Seat, Arc<Lane<Commands>>)>,
+    made: Option<(Looks, Arc<Lane<Commands>>)>,
     id: CmId,
     progress: Arc<Progress>,
 }
@@ -228,8 +242,8 @@ struct Connecting {
 /// The PD of a controller whose queues are connected, once the first has an address.
 type Domain = Option<Arc<Pd>>;
 
-/// Connects queues: each place gets a connection, whose QP is made for `shape` and completes on a
-/// CPU that `cpu` tells. `domain` is the PD, which is made if there is none. Sleeps.
+/// Connects queues: each place gets a connection, whose QP is made for `shape` and completes where
+/// `watch` tells. `domain` is the PD, which is made if there is none. Sleeps.
 ///
 /// # Errors
 ///
@@ -238,10 +252,10 @@ pub(super) fn connect(
     target: &Target<'_>,
     places: &[Arc<Place>],
     shape: &Shape,
-    cpu: &dyn Fn(u16) -> u32,
+    watch: &dyn Fn(u16) -> Watch,
     domain: &mut Domain,
 ) -> Result {
-    for_all(target, places, shape, cpu, domain).map_err(|(qid, reason)| {
+    for_all(target, places, shape, watch, domain).map_err(|(qid, reason)| {
         let n = target.ctrl.number();
         pr_err!("nvme{n}: queue {qid}: {reason}\n");
         reason.code()
@@ -252,7 +266,7 @@ fn for_all(
     target: &Target<'_>,
     places: &[Arc<Place>],
     shape: &Shape,
-    cpu: &dyn Fn(u16) -> u32,
+    watch: &dyn Fn(u16) -> Watch,
     domain: &mut Domain,
 ) -> core::result::Result<(), (u16, Reason)> {
     let mut all = KVec::with_capacity(places.len(), GFP_KERNEL)
@@ -265,7 +279,7 @@ fn for_all(
     }
     let each = || places.iter().map(|place| place.qid());
     for (queue, qid) in all.iter_mut().zip(each()) {
-        let made = queue.resolved(target, shape, cpu(qid), domain);
+        let made = queue.resolved(target, shape, watch(qid), domain);
         made.map_err(|reason| (qid, reason))?;
     }
     for (queue, qid) in all.iter_mut().zip(each()) {
@@ -275,7 +289,8 @@ fn for_all(
     }
     for (queue, place) in all.into_iter().zip(places) {
         let link = queue.up().map_err(|reason| (place.qid(), reason))?;
-        place.put(link);
+        let put = place.put(link);
+        put.map_err(|e| (place.qid(), Reason::Failed("memory", e)))?;
     }
     Ok(())
 }
@@ -299,12 +314,11 @@ impl Connecting {
         &mut self,
         target: &Target<'_>,
         shape: &Shape,
-        cpu: u32,
+        watch: Watch,
         domain: &mut Domain,
     ) -> core::result::Result<(), Reason> {
-        self.progress
-            .wait("resolving the address", RESOLVE_MS + 1000)?;
-        let made = self.make(target, shape, cpu, domain);
+        self.progress.wait("resolving the address", RESOLVE_MS + 1000)?;
+        let made = self.make(target, shape, watch, domain);
         self.made = Some(made.map_err(|e| Reason::Failed("making the queue pair failed", e))?);
         if let Some(tos) = target.tos {
             self.id.set_tos(tos);
@@ -317,9 +331,9 @@ impl Connecting {
         &self,
         target: &Target<'_>,
         shape: &Shape,
-        cpu: u32,
+        watch: Watch,
         domain: &mut Domain,
-    ) -> Result<(Seat, Arc<Lane<Commands>>)> {
+    ) -> Result<(Looks, Arc<Lane<Commands>>)> {
         let pd = match domain {
             Some(pd) => pd.clone(),
             None => domain.insert(Pd::new(&self.id.device()?)?).clone(),
@@ -329,24 +343,36 @@ impl Connecting {
         let receives = u32::from(shape.depth) + 1;
         // With the marker of the QP's end.
         let all = sends + receives + 1;
-        let mut seat = Poller::sit(target.policy, device, cpu)?;
-        let cq = seat.cq(all, all * 4)?;
+        let (mut looks, cq) = match watch {
+            Watch::Cpu(cpu) => {
+                let seat = Poller::sit(target.policy, device, cpu)?;
+                let cq = seat.cq(all, all * 4)?;
+                (Looks::Poller(seat), cq)
+            }
+            Watch::Polled => {
+                let polled = PolledCq::new(device, all)?;
+                let cq = polled.cq().clone();
+                (Looks::Polled(polled), cq)
+            }
+        };
         let config = QpConfig {
             qp_type: QpType::Rc,
             max_send_wr: sends,
             max_recv_wr: receives,
             max_send_sge: shape.sges,
             max_recv_sge: 1,
-            batch: target.policy.knobs().batch.max(WORK_REQUESTS),
+            batch: target.batch.max(WORK_REQUESTS),
         };
         let qp = Qp::new_cm(&self.id, &pd, &cq, &cq, None, config)?;
         let key = qp.key();
-        let commands = Commands::new(&pd, shape, device.node())?;
+        let commands = Commands::new(&pd, shape, target.node.or(device.node()))?;
         let lane = Lane::new(qp, commands, self.progress.clone(), Percpu)?;
-        let takes: Arc<dyn Takes> = lane.clone();
-        seat.take(key, takes)?;
+        if let Looks::Poller(seat) = &mut looks {
+            let takes: Arc<dyn Takes> = lane.clone();
+            seat.take(key, takes)?;
+        }
         lane.with(|commands, queue, _| commands.prime(queue))?;
-        Ok((seat, lane))
+        Ok((looks, lane))
     }
 
     /// Waits for the route, and asks the controller for a connection.
@@ -378,13 +404,16 @@ impl Connecting {
     /// Waits for the controller's reply.
     fn up(self) -> core::result::Result<Link, Reason> {
         let stage = self.progress.wait("connecting", CONNECT_MS)?;
-        let (Stage::Up(room), Some((seat, lane))) = (stage, self.made) else {
+        let (Stage::Up(room), Some((looks, lane))) = (stage, self.made) else {
             return Err(Reason::Failed("connecting failed", EPROTO));
         };
-        lane.with(|commands, _, _| commands.limit(room));
+        lane.with(|commands, queue, _| {
+            commands.limit(room);
+            commands.open_pool(queue);
+        });
         self.progress.up.store(true, Relaxed);
         Ok(Link {
-            seat,
+            looks: Some(looks),
             lane,
             id: self.id,
             progress: self.progress,

@@ -27,12 +27,15 @@
 
 use super::{
     commands::{Broken, Shape},
-    connect::{self, Target},
+    connect::{self, Target, Watch},
     queue::Place,
     wire, Host,
 };
 use crate::{
     engine::{
+        accounting,
+        knobs::{self, Knobs},
+        memory::LONGEST_COPY,
         placement,
         policy::{self, InUse},
     },
@@ -59,6 +62,33 @@ const QUEUE_SIZE: u16 = 1024;
 const SGLS_KEYED: u32 = 1 << 2;
 const SGLS_OFFSET: u32 = 1 << 20;
 
+/// Refuses a policy that says what is not for storage.
+fn check_knobs(knobs: &Knobs) -> Result {
+    let memory = match knobs.memory {
+        knobs::Memory::Fast | knobs::Memory::Copy | knobs::Memory::Auto => None,
+        memory => Some(memory),
+    };
+    if let Some(memory) = memory {
+        pr_err!("nvme: the policy's memory={memory} is not for NVMe; allowed: fast, copy, auto\n");
+        return Err(EOPNOTSUPP);
+    }
+    if knobs.lock != knobs::Lock::Percpu {
+        let lock = knobs.lock;
+        pr_err!("nvme: the policy's lock={lock} is not for NVMe; allowed: percpu\n");
+        return Err(EOPNOTSUPP);
+    }
+    Ok(())
+}
+
+/// Reads of up to how many bytes are copied.
+fn copy_up_to(knobs: &Knobs) -> usize {
+    match knobs.memory {
+        knobs::Memory::Copy => LONGEST_COPY,
+        knobs::Memory::Auto => (knobs.copy_threshold as usize).min(LONGEST_COPY),
+        _ => 0,
+    }
+}
+
 /// Where a controller is, and from where it is connected.
 pub(super) struct Address {
     pub(super) net: NetNs,
@@ -73,6 +103,8 @@ pub(crate) struct Controller {
     host: Arc<Host>,
     address: Address,
     policy: InUse,
+    /// As they were when it was made.
+    knobs: Knobs,
     /// The admin queue, and behind it the I/O queues.
     queues: KVec<Arc<Place>>,
     /// I/O queues for default, read and polled requests.
@@ -96,10 +128,13 @@ impl Controller {
             queues.push(Place::new(qid)?, GFP_KERNEL)?;
         }
         let host = host.clone();
+        let knobs = policy.knobs();
+        check_knobs(&knobs)?;
         Ok(try_pin_init!(Self {
             host,
             address,
             policy,
+            knobs,
             queues,
             kinds: [const { Atomic::new(0) }; 3],
             domain <- new_mutex!(None),
@@ -152,10 +187,14 @@ impl Controller {
     ) -> Result<(), Trouble> {
         let (first, last) = (first as usize, last as usize);
         let places = self.queues.get(first..last + 1).ok_or(EINVAL)?;
-        let cpus = policy::online_cpus(&self.policy.knobs())?;
-        let cpu = |qid: u16| {
-            let at = placement::cpu_of(u32::from(qid.saturating_sub(1)), cpus.len() as u32);
-            cpus.get(at as usize).copied().unwrap_or(0)
+        let cpus = policy::online_cpus(&self.knobs)?;
+        let [default, read, _] = self.io_queues();
+        let watch = |qid: u16| match u32::from(qid) > default + read {
+            true if qid > 0 => Watch::Polled,
+            _ => {
+                let at = placement::cpu_of(u32::from(qid.saturating_sub(1)), cpus.len() as u32);
+                Watch::Cpu(cpus.get(at as usize).copied().unwrap_or(0))
+            }
         };
         let target = Target {
             ctrl,
@@ -164,9 +203,14 @@ impl Controller {
             dst: &self.address.dst,
             tos: self.address.tos,
             policy: self.policy.policy(),
+            batch: self.knobs.batch,
+            node: match self.knobs.numa {
+                knobs::Numa::Node(node) => Some(node as i32),
+                knobs::Numa::Auto => None,
+            },
         };
         let mut domain = self.domain.lock();
-        connect::connect(&target, places, shape, &cpu, &mut domain)?;
+        connect::connect(&target, places, shape, &watch, &mut domain)?;
         drop(domain);
         match places.iter().any(|place| place.has_failed()) {
             true => Err(ECONNRESET.into()),
@@ -217,6 +261,8 @@ impl Controller {
             in_capsule: 0,
             sges: 1,
             segments: SEGMENTS,
+            copy_up_to: 0,
+            every: 1,
             admin: true,
         };
         self.connect_queues(ctrl, 0, 0, &shape)?;
@@ -275,8 +321,11 @@ impl Controller {
     }
 
     fn set_up_io_queues(&self, ctrl: &Ctrl<Self>, new: bool) -> Result<(), Trouble> {
-        let n = ctrl.negotiate_queues()?;
-        let most = self.queues.len() as u32 - 1;
+        let most = match self.knobs.lanes {
+            0 => self.queues.len() as u32 - 1,
+            lanes => lanes.min(self.queues.len() as u32 - 1),
+        };
+        let n = ctrl.negotiate_queues(most)?;
         if n == 0 {
             pr_err!(
                 "nvme{}: the controller has no I/O queues to give\n",
@@ -301,6 +350,8 @@ impl Controller {
             in_capsule,
             sges: 1 + self.in_capsule_sges(),
             segments: self.segments()?,
+            copy_up_to: copy_up_to(&self.knobs),
+            every: accounting::every(u32::from(ctrl.sqsize()), self.knobs.signal_every),
             admin: false,
         };
         // There are tags for so many so far.
@@ -393,14 +444,23 @@ impl Transport for Controller {
         place.is_some_and(|place| place.is_live())
     }
 
-    fn submit(&self, qid: u16, request: Request, _last: bool) -> Submitted {
+    fn submit(&self, qid: u16, request: Request, last: bool) -> Submitted {
         match self.queues.get(usize::from(qid)) {
-            Some(place) => place.submit(request),
+            Some(place) => place.submit(request, last),
             None => Submitted::Lost(request),
         }
     }
 
-    fn commit(&self, _qid: u16) {}
+    fn commit(&self, qid: u16) {
+        if let Some(place) = self.queues.get(usize::from(qid)) {
+            place.commit();
+        }
+    }
+
+    fn poll(&self, qid: u16) -> u32 {
+        let place = self.queues.get(usize::from(qid));
+        place.map_or(0, |place| place.poll())
+    }
 
     fn expired(&self, ctrl: &Ctrl<Self>, qid: u16, what: &Timeout) -> Expired {
         let n = ctrl.number();

@@ -56,8 +56,21 @@ pub(crate) struct Host {
 /// The host, as long as it can be connected from.
 pub(crate) struct Service {
     // First: with its end all controllers are gone.
-    _registration: nvme::Registration,
+    registration: Pin<KBox<nvme::Registration>>,
     _watching: Watching,
+}
+
+impl Service {
+    /// Has the host take connects by the name `rdma` as well, or not any more. `EEXIST` if
+    /// nvme-rdma is loaded, which then has them. Sleeps.
+    pub(crate) fn claim_rdma(&self, claim: bool) -> Result {
+        self.registration.claim(claim)
+    }
+
+    /// Whether it does. Sleeps.
+    pub(crate) fn has_rdma(&self) -> bool {
+        self.registration.has_claimed()
+    }
 }
 
 /// Starts the host. Sleeps.
@@ -71,7 +84,7 @@ pub(crate) fn start(policies: Arc<dyn Policies>) -> Result<Service> {
     )?;
     let watching = device::watch(host.clone())?;
     Ok(Service {
-        _registration: nvme::register(host, this_module::<crate::Rivet>())?,
+        registration: nvme::register(host, this_module::<crate::Rivet>())?,
         _watching: watching,
     })
 }

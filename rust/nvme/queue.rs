@@ -4,14 +4,18 @@
 //!
 //! The connection is a lane with its commands ([`super::commands`]), and what leads to it. Who
 //! submits holds the place's lock meanwhile, so once the lane was taken out of the place nobody
-//! uses it but completions, and these end with the seat. Then QP, regions and requests end, in this
+//! uses it but completions, and these end with the seat on a poller, or with the place's polled CQ. Then QP, regions and requests end, in this
 //! order, in process context. [`Place::end`] may be called by several at once, by a teardown and by
 //! a timeout, say: who comes second waits, and finds nothing left; what the queue held has ended
 //! when it returns, whoever did it.
 
 use super::{commands::Commands, connect::Progress};
 use crate::{
-    engine::{lane::Lane, poller::Seat},
+    engine::{
+        lane::Lane,
+        polled::{Polled, PolledCq},
+        poller::Seat,
+    },
     kapi::nvme::{Request, Submitted},
     verbs::CmId,
 };
@@ -24,11 +28,18 @@ use kernel::{
     },
 };
 
+/// Who looks at a connection's completions.
+pub(super) enum Looks {
+    /// A CPU's poller.
+    Poller(Seat),
+    /// Whoever waits for them.
+    Polled(PolledCq),
+}
+
 /// What a connection is made of. Fields are dropped in order.
 pub(super) struct Link {
-    /// First, so that no more completions come.
-    #[allow(dead_code)]
-    pub(super) seat: Seat,
+    /// First, so that no more completions come. Of a polled one it is in its place.
+    pub(super) looks: Option<Looks>,
     /// The QP, and the commands.
     pub(super) lane: Arc<Lane<Commands>>,
     /// The CM's connection.
@@ -48,6 +59,9 @@ pub(super) struct Place {
     /// For submission.
     #[pin]
     lane: SpinLockIrq<Option<Arc<Lane<Commands>>>>,
+    /// For whoever polls, if it is polled.
+    #[pin]
+    polled: Polled,
     /// For whoever makes or ends it.
     #[pin]
     link: Mutex<Option<Link>>,
@@ -62,6 +76,7 @@ impl Place {
                 live: Atomic::new(false),
                 failed: Atomic::new(false),
                 lane <- new_spinlock_irq!(None),
+                polled <- Polled::new(),
                 link <- new_mutex!(None),
             }),
             GFP_KERNEL,
@@ -94,9 +109,12 @@ impl Place {
     }
 
     /// Puts a connection into it, in place of what there may be. Sleeps.
-    pub(super) fn put(&self, new: Link) {
+    pub(super) fn put(&self, mut new: Link) -> Result {
         self.end();
         let mut link = self.link.lock();
+        if let Some(Looks::Polled(cq)) = new.looks.take_if(|l| matches!(l, Looks::Polled(_))) {
+            self.polled.put(cq, new.lane.clone())?;
+        }
         self.failed.store(false, Relaxed);
         let failed = new.progress.is_over();
         *self.lane.lock() = Some(new.lane.clone());
@@ -104,6 +122,7 @@ impl Place {
         if failed {
             self.set_failed();
         }
+        Ok(())
     }
 
     /// Ends the connection, and with it all commands that are under way on it. Sleeps.
@@ -113,6 +132,7 @@ impl Place {
         let lane = self.lane.lock().take();
         // Not the last reference: that of the link is.
         drop(lane);
+        self.polled.clear();
         if let Some(mut link) = link.take() {
             link.progress.retire();
             // Tells the peer. One that does not know of us any more needs not be told.
@@ -125,11 +145,24 @@ impl Place {
         self.lane.lock().as_deref().map(f)
     }
 
-    /// Sends a request. Must not sleep.
-    pub(super) fn submit(&self, request: Request) -> Submitted {
+    /// Sends a request; it is posted if it is the last for now. Must not sleep.
+    pub(super) fn submit(&self, request: Request, last: bool) -> Submitted {
         match self.lane.lock().as_deref() {
-            Some(lane) => lane.with(|commands, queue, _| commands.submit(queue, request)),
+            Some(lane) => lane.hold(last, |commands, queue, stats| {
+                commands.submit(queue, stats, request)
+            }),
             None => Submitted::Lost(request),
         }
+    }
+
+    /// Posts what was not. Must not sleep.
+    pub(super) fn commit(&self) {
+        self.with(|lane| lane.with(|_, _, _| ()));
+    }
+
+    /// Looks for completions, if it is polled; says how many there were. Process context; must not
+    /// sleep.
+    pub(super) fn poll(&self) -> u32 {
+        self.polled.look()
     }
 }

@@ -168,6 +168,12 @@ pub(crate) fn set_data(command: &mut [u8; COMMAND], data: Data) {
     }
 }
 
+/// Whether a status says that the command has succeeded.
+pub(crate) fn is_success(status: u16) -> bool {
+    // Without the phase bit, and what tells how to try again.
+    (status >> 1) & 0x7ff == 0
+}
+
 /// The id of a command.
 pub(crate) fn command_id(command: &[u8; COMMAND]) -> u16 {
     u16::from_le_bytes([command[ID], command[ID + 1]])
@@ -291,6 +297,13 @@ mod tests {
         assert_eq!(command_id(&command), 0x101f);
         assert_eq!(tag_of(0x101f), 0x01f);
         assert_eq!((command[0], command[1], command[39]), (0x0c, 0x40, 0x40));
+    }
+
+    #[test]
+    fn statuses() {
+        for (status, success) in [(0, true), (1, true), (0x8001, true), (2, false), (0x0800, false)] {
+            assert_eq!(is_success(status), success, "{status:#x}");
+        }
     }
 
     #[test]

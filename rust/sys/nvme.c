@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/module.h>
+#include <linux/namei.h>
+#include <linux/path.h>
 #include <rivet/nvme.h>
 
+/* What nvme-fabrics asks for when somebody connects by that transport. */
 MODULE_ALIAS("nvme-rivet");
-
-/* Rust alone uses it, but only C's types get into BTF, which scripts/nvme-layout compares. */
-static const struct nvmf_transport_ops *rivet_transport_layout __used;
 
 struct rivet_nvme_begun rivet_nvme_begin(struct blk_mq_hw_ctx *hctx,
 					 struct request *rq, bool ready)
@@ -150,4 +150,14 @@ void rivet_nvme_count_reconnects(struct nvme_ctrl *ctrl)
 {
 	atomic_long_add(ctrl->nr_reconnects, &ctrl->acc_reconnects);
 	ctrl->nr_reconnects = 0;
+}
+
+bool rivet_module_is_loaded(const char *path)
+{
+	struct path found;
+
+	if (kern_path(path, 0, &found))
+		return false;
+	path_put(&found);
+	return true;
 }

@@ -376,11 +376,12 @@ impl<T: Transport> Ctrl<T> {
         self.read(|ctrl| unsafe { &raw mut (*ctrl).queue_count })
     }
 
-    /// Asks for `wanted` I/O queues; says how many there are to be, which is none if the controller
-    /// has none to give. Sleeps.
-    pub(crate) fn negotiate_queues(&self) -> Result<u32, Trouble> {
+    /// Asks for the I/O queues that the user wants, up to `most`; says how many there are to be, which
+    /// is none if the controller has none to give. Sleeps.
+    pub(crate) fn negotiate_queues(&self, most: u32) -> Result<u32, Trouble> {
         // SAFETY: The options are valid.
-        let mut n = unsafe { sys::rivet_nvmf_nr_io_queues(self.options().as_raw()) } as i32;
+        let wanted = unsafe { sys::rivet_nvmf_nr_io_queues(self.options().as_raw()) };
+        let mut n = wanted.min(most) as i32;
         // SAFETY: The admin queue is connected, or the command fails.
         Trouble::from_ret(unsafe { sys::nvme_set_queue_count(self.raw(), &mut n) })?;
         Ok(n.unsigned_abs())

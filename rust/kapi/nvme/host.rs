@@ -12,10 +12,11 @@ use crate::sys;
 use core::{cell::UnsafeCell, ptr::NonNull};
 use kernel::{
     error::to_result,
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{Atomic, Relaxed},
-        Arc,
+        Arc, Mutex,
     },
 };
 
@@ -82,18 +83,21 @@ const fn nameless() -> Name {
 }
 
 static RIVET: Name = nameless();
+static RDMA: Name = nameless();
 
 /// The first in a module's life has come.
 static TAKEN: Atomic<bool> = Atomic::new(false);
 
-/// A transport that connects can be asked of. Dropping it takes the name away, has all controllers
+/// A transport that connects can be asked of. Dropping it takes its names away, has all controllers
 /// deleted, and waits until the last is gone. Sleeps.
 ///
 /// # Invariants
 ///
-/// [`RIVET`] is registered with the core.
+/// [`RIVET`] is registered with the core, and [`RDMA`] if `claimed` says so.
+#[pin_data(PinnedDrop)]
 pub(crate) struct Registration {
-    _private: (),
+    #[pin]
+    claimed: Mutex<bool>,
 }
 
 /// Registers the transport `rivet`, whose controllers `connect` makes. Sleeps.
@@ -101,29 +105,79 @@ pub(crate) struct Registration {
 /// # Errors
 ///
 /// `EBUSY` the second time; what the core says.
-pub(crate) fn register<C: Connect>(connect: Arc<C>, module: &ThisModule) -> Result<Registration> {
+pub(crate) fn register<C: Connect>(
+    connect: Arc<C>,
+    module: &ThisModule,
+) -> Result<Pin<KBox<Registration>>> {
     if TAKEN.xchg(true, Relaxed) {
         return Err(EBUSY);
     }
     // SAFETY: Only the first comes here, and nobody uses it before.
     unsafe { MAKER.init() };
     let maker: Arc<dyn Make> = Arc::new(Maker(connect), GFP_KERNEL)?;
-    *MAKER.lock() = Some(maker);
-    RIVET.fill::<C::Transport>(c"rivet", module);
-    // SAFETY: Filled above, and static.
-    let registered = to_result(unsafe { sys::nvmf_register_transport(RIVET.transport.get()) });
-    if let Err(e) = registered {
-        *MAKER.lock() = None;
-        return Err(e);
+    // SAFETY: Only the first comes here, before any transport is registered.
+    unsafe {
+        RIVET.fill::<C::Transport>(c"rivet", module, create_rivet);
+        RDMA.fill::<C::Transport>(c"rdma", module, create_rdma);
     }
-    // INVARIANT: Registered just now.
-    Ok(Registration { _private: () })
+    *MAKER.lock() = Some(maker);
+    let registered = RIVET.register().and_then(|()| {
+        // INVARIANT: Registered just now, if this gives one.
+        let registration = pin_init!(Registration {
+            claimed <- new_mutex!(false),
+        });
+        let made = KBox::pin_init(registration, GFP_KERNEL);
+        made.inspect_err(|_| RIVET.unregister())
+    });
+    registered.inspect_err(|_| drop(MAKER.lock().take()))
+}
+
+impl Registration {
+    /// Has connects by the name `rdma` come here as well, or not any more; controllers that there are
+    /// stay. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if nvme-rdma is loaded: as it came first, it would have the connects.
+    pub(crate) fn claim(&self, claim: bool) -> Result {
+        let mut claimed = self.claimed.lock();
+        match (*claimed, claim) {
+            (false, true) => {
+                // SAFETY: Looks at a path of sysfs.
+                if unsafe { sys::rivet_module_is_loaded(c"/sys/module/nvme_rdma".as_char_ptr()) } {
+                    return Err(EEXIST);
+                }
+                RDMA.register()?;
+            }
+            (true, false) => RDMA.unregister(),
+            _ => {}
+        }
+        *claimed = claim;
+        Ok(())
+    }
+
+    /// Whether connects by the name `rdma` come here. Sleeps.
+    pub(crate) fn has_claimed(&self) -> bool {
+        *self.claimed.lock()
+    }
 }
 
 impl Name {
     /// Sets what the core reads.
-    fn fill<T: Transport>(&self, name: &'static CStr, module: &ThisModule) {
-        // SAFETY: Before the registration, nobody else uses it.
+    ///
+    /// # Safety
+    ///
+    /// It is not registered, and nobody else sets it.
+    unsafe fn fill<T: Transport>(
+        &self,
+        name: &'static CStr,
+        module: &ThisModule,
+        create: unsafe extern "C" fn(
+            *mut sys::device,
+            *mut sys::nvmf_ctrl_options,
+        ) -> *mut sys::nvme_ctrl,
+    ) {
+        // SAFETY: By the function's safety requirement.
         unsafe {
             *self.ctrl.get() = ctrl::ops::<T>(name, module);
             *self.transport.get() = sys::nvmf_transport_ops {
@@ -136,17 +190,33 @@ impl Name {
                     | sys::NVMF_OPT_CTRL_LOSS_TMO
                     | sys::NVMF_OPT_NR_WRITE_QUEUES
                     | sys::NVMF_OPT_TOS) as i32,
-                create_ctrl: Some(create_ctrl),
+                create_ctrl: Some(create),
                 ..Default::default()
             };
         }
     }
+
+    /// Makes it known to the core.
+    fn register(&self) -> Result {
+        // SAFETY: Filled before there is a `Registration`, and static; the callers see to it that it
+        // is not registered.
+        to_result(unsafe { sys::nvmf_register_transport(self.transport.get()) })
+    }
+
+    /// The core forgets it.
+    fn unregister(&self) {
+        // SAFETY: The callers see to it that it is registered.
+        unsafe { sys::nvmf_unregister_transport(self.transport.get()) };
+    }
 }
 
-impl Drop for Registration {
-    fn drop(&mut self) {
-        // SAFETY: Registered (type invariant).
-        unsafe { sys::nvmf_unregister_transport(RIVET.transport.get()) };
+#[pinned_drop]
+impl PinnedDrop for Registration {
+    fn drop(self: Pin<&mut Self>) {
+        RIVET.unregister();
+        if *self.claimed.lock() {
+            RDMA.unregister();
+        }
         let maker = MAKER.lock().take();
         // Outside of the lock, and what it holds goes there as well.
         if let Some(maker) = maker {
@@ -159,16 +229,41 @@ impl Drop for Registration {
 /// # Safety
 ///
 /// For the core: both are valid.
-unsafe extern "C" fn create_ctrl(
+unsafe extern "C" fn create_rivet(
     dev: *mut sys::device,
     opts: *mut sys::nvmf_ctrl_options,
+) -> *mut sys::nvme_ctrl {
+    // SAFETY: By the function's safety requirement.
+    unsafe { create(dev, opts, &RIVET) }
+}
+
+/// # Safety
+///
+/// For the core: both are valid.
+unsafe extern "C" fn create_rdma(
+    dev: *mut sys::device,
+    opts: *mut sys::nvmf_ctrl_options,
+) -> *mut sys::nvme_ctrl {
+    // SAFETY: By the function's safety requirement.
+    unsafe { create(dev, opts, &RDMA) }
+}
+
+/// # Safety
+///
+/// Device and options are valid.
+unsafe fn create(
+    dev: *mut sys::device,
+    opts: *mut sys::nvmf_ctrl_options,
+    name: &'static Name,
 ) -> *mut sys::nvme_ctrl {
     let maker = MAKER.lock().clone();
     let made = maker.ok_or(ENODEV).and_then(|maker| {
         let opts = NonNull::new(opts).ok_or(EINVAL)?;
         maker.make(New {
             dev,
-            options: Options(opts, core::marker::PhantomData),
+            // SAFETY: By the function's safety requirement.
+            options: unsafe { Options::from_raw(opts) },
+            name,
         })
     });
     match made {
@@ -182,6 +277,7 @@ pub(crate) struct New<'n> {
     dev: *mut sys::device,
     /// How.
     pub(crate) options: Options<'n>,
+    name: &'static Name,
 }
 
 impl New<'_> {
@@ -193,7 +289,7 @@ impl New<'_> {
     pub(crate) fn make<T: Transport>(&self, data: impl PinInit<T, Error>) -> Result<Ctrl<T>> {
         // SAFETY: Filled by `register`, without which this is not reached, for this transport, as
         // there is one.
-        unsafe { Object::make(self.dev, self.options.0, RIVET.ctrl.get(), data) }
+        unsafe { Object::make(self.dev, self.options.0, self.name.ctrl.get(), data) }
     }
 }
 

@@ -71,6 +71,10 @@ pub(crate) trait Transport: Sized + Send + Sync + 'static {
     /// No more come for now after all. Must not sleep.
     fn commit(&self, qid: u16);
 
+    /// Looks for answers on a polled queue; says how many completions it has seen. Process context;
+    /// must not sleep.
+    fn poll(&self, qid: u16) -> u32;
+
     /// A request was not answered in time. It is somewhere in the transport.
     fn expired(&self, ctrl: &Ctrl<Self>, qid: u16, what: &Timeout) -> Expired;
 

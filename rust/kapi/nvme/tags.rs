@@ -32,7 +32,7 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
         set_rq_budget_token: None,
         get_rq_budget_token: None,
         timeout: Some(Self::timeout),
-        poll: None,
+        poll: if IO { Some(Self::poll) } else { None },
         complete: Some(sys::nvme_complete_rq),
         init_hctx: Some(Self::init_hctx),
         exit_hctx: None,
@@ -151,9 +151,16 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
         };
     }
 
-    /// # Safety
-    ///
-    /// For blk-mq: what it passes is of a tag set of ours.
+    unsafe extern "C" fn poll(
+        hctx: *mut sys::blk_mq_hw_ctx,
+        _batch: *mut sys::io_comp_batch,
+    ) -> c_int {
+        // SAFETY: As in `queue_rq`.
+        let found = unsafe { Self::ctrl((*hctx).driver_data).data().poll(Self::qid(hctx)) };
+        // A queue has fewer completions.
+        found as c_int
+    }
+
     unsafe extern "C" fn timeout(rq: *mut sys::request) -> sys::blk_eh_timer_return {
         let Some(rq) = NonNull::new(rq) else {
             return sys::blk_eh_timer_return_BLK_EH_DONE;
