@@ -11,6 +11,7 @@ mod policies;
 use crate::kapi::configfs::DefaultGroup;
 use kernel::{
     configfs::{configfs_attrs, Subsystem},
+    debugfs::Dir,
     prelude::*,
     sync::Arc,
 };
@@ -35,9 +36,11 @@ pub(crate) fn register() -> Result<Control> {
     };
     let root = Arc::pin_init(Subsystem::new(c"rivet", root_type, Ok(Root)), GFP_KERNEL)?;
     let policies = policies::Policies::register(root.clone())?;
+    let debug = Dir::new(c"rivet");
     #[cfg(rivet_nvme)]
-    let nvme = nvme::Nvme::register(root.clone(), policies.clone())?;
-    let perf = DefaultGroup::register(root, perf::group(policies.clone())?, KVec::new())?;
+    let nvme = nvme::Nvme::register(root.clone(), policies.clone(), &debug)?;
+    let group = perf::group(policies.clone(), &debug)?;
+    let perf = DefaultGroup::register(root, group, KVec::new())?;
     Ok(Control {
         #[cfg(rivet_nvme)]
         _nvme: nvme,

@@ -14,6 +14,7 @@ use crate::{
 use core::fmt::Write;
 use kernel::{
     configfs::{configfs_attrs, AttributeOperations, Group, GroupOperations, Subsystem},
+    debugfs::Dir,
     new_mutex,
     page::PAGE_SIZE,
     prelude::*,
@@ -27,8 +28,13 @@ pub(super) struct Nvme {
 }
 
 impl Nvme {
-    /// Starts the host, and puts the directory below `root`. Sleeps.
-    pub(super) fn register(root: Arc<Subsystem<Root>>, policies: Policies) -> Result<Self> {
+    /// Starts the host, and puts the directory below `root`; `debug` is Rivet's directory in debugfs.
+    /// Sleeps.
+    pub(super) fn register(
+        root: Arc<Subsystem<Root>>,
+        policies: Policies,
+        debug: &Dir,
+    ) -> Result<Self> {
         let choice = Arc::pin_init(
             try_pin_init!(Choice {
                 policies,
@@ -44,7 +50,7 @@ impl Nvme {
                 claim_rdma: 1,
             ],
         };
-        let host = nvme::start(choice.clone())?;
+        let host = nvme::start(choice.clone(), debug.subdir(c"nvme"))?;
         let dir = NvmeDir { host, choice };
         let group = Group::new(CString::try_from(c"nvme")?, item_type, Ok(dir));
         Ok(Self {
@@ -99,8 +105,7 @@ impl AttributeOperations<0> for NvmeDir {
 
     fn store(data: &NvmeDir, value: &[u8]) -> Result {
         let checked = data.choice.policies.check(value);
-        let name =
-            checked.map_err(|failure| refuse("nvme", c"host", "host_policy", failure))?;
+        let name = checked.map_err(|failure| refuse("nvme", c"host", "host_policy", failure))?;
         *data.choice.name.lock() = name;
         Ok(())
     }

@@ -36,8 +36,11 @@ pub(crate) struct PerfDir {
     debug: Dir,
 }
 
-/// The group `perf`.
-pub(super) fn group(policies: Policies) -> Result<impl PinInit<Group<PerfDir>, Error>> {
+/// The group `perf`; `debug` is Rivet's directory in debugfs.
+pub(super) fn group(
+    policies: Policies,
+    debug: &Dir,
+) -> Result<impl PinInit<Group<PerfDir>, Error>> {
     let item_type = configfs_attrs! {
         container: Group<PerfDir>,
         data: PerfDir,
@@ -45,7 +48,7 @@ pub(super) fn group(policies: Policies) -> Result<impl PinInit<Group<PerfDir>, E
         attributes: [],
     };
     let name = CString::try_from_fmt(fmt!("perf"))?;
-    let debug = Dir::new(c"rivet").subdir(c"perf");
+    let debug = debug.subdir(c"perf");
     Ok(Group::new(name, item_type, Ok(PerfDir { policies, debug })))
 }
 

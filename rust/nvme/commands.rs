@@ -460,11 +460,7 @@ impl Commands {
     }
 
     /// Sends the capsule that is at `at`, and nothing with it. The error is the end of the QP.
-    fn send_bare(
-        &mut self,
-        queue: &mut Queue<Self>,
-        at: usize,
-    ) -> core::result::Result<(), ()> {
+    fn send_bare(&mut self, queue: &mut Queue<Self>, at: usize) -> core::result::Result<(), ()> {
         let signaled = self.since + 1 >= self.every;
         let token = Token::Bare(self.capsules.clone());
         let pushed = queue.qp.push(token, |token, wr| {
@@ -548,7 +544,7 @@ impl Commands {
         let pooled = (!writes && len <= self.copy_up_to).then(|| self.pool.place(request.tag()));
         if let Some((region, at)) = pooled.flatten() {
             let cleared = region.memory().clear(at, len);
-            if let Some(remote) = cleared.and_then(|()| region.remote(at)).ok() {
+            if let Ok(remote) = cleared.and_then(|()| region.remote(at)) {
                 let data = Data::Keyed {
                     addr: remote.addr,
                     len: len as u32,
@@ -729,6 +725,9 @@ impl Commands {
                 }
             }
         };
+        if wire::is_success(answer.status) {
+            stats.bytes.add(request.len() as u64);
+        }
         self.slots[usize::from(tag)] = Slot::Free;
         self.busy -= 1;
         after.ended.push(request, answer.status, answer.result);

@@ -14,21 +14,22 @@ use super::{
     commands::{Broken, Commands, Shape, WORK_REQUESTS},
     controller::Controller,
     queue::{Link, Looks, Place},
+    show::View,
     wire::{self, BadReply, ConnectRequest, Refusal},
 };
 use crate::{
     engine::{
         lane::{Lane, Percpu},
+        policy::Policy,
         polled::PolledCq,
         poller::{Poller, Takes},
-        policy::Policy,
-        poller::{Poller, Seat, Takes},
     },
     kapi::{event::Event, nvme::Ctrl},
     verbs::{cm, CmId, ConnParam, NetNs, Pd, Qp, QpConfig, QpType, RejectReason, SocketAddr},
 };
 use core::fmt;
 use kernel::{
+    debugfs::Dir,
     new_spinlock,
     prelude::*,
     sync::{
@@ -60,6 +61,8 @@ pub(super) struct Target<'t> {
     pub(super) batch: u32,
     /// Where memory is to be, if not near the device.
     pub(super) node: Option<i32>,
+    /// Where its queues are shown.
+    pub(super) debug: &'t Dir,
 }
 
 /// Who is to look at a queue's completions.
@@ -277,6 +280,7 @@ fn for_all(
         let begun = begun.map_err(|e| (qid, Reason::Failed("connecting failed", e)))?;
         let _ = all.push_within_capacity(begun);
     }
+    let debug = target.debug;
     let each = || places.iter().map(|place| place.qid());
     for (queue, qid) in all.iter_mut().zip(each()) {
         let made = queue.resolved(target, shape, watch(qid), domain);
@@ -288,7 +292,7 @@ fn for_all(
             .map_err(|reason| (qid, reason))?;
     }
     for (queue, place) in all.into_iter().zip(places) {
-        let link = queue.up().map_err(|reason| (place.qid(), reason))?;
+        let link = queue.up(debug, shape).map_err(|reason| (place.qid(), reason))?;
         let put = place.put(link);
         put.map_err(|e| (place.qid(), Reason::Failed("memory", e)))?;
     }
@@ -317,7 +321,8 @@ impl Connecting {
         watch: Watch,
         domain: &mut Domain,
     ) -> core::result::Result<(), Reason> {
-        self.progress.wait("resolving the address", RESOLVE_MS + 1000)?;
+        self.progress
+            .wait("resolving the address", RESOLVE_MS + 1000)?;
         let made = self.make(target, shape, watch, domain);
         self.made = Some(made.map_err(|e| Reason::Failed("making the queue pair failed", e))?);
         if let Some(tos) = target.tos {
@@ -402,17 +407,32 @@ impl Connecting {
     }
 
     /// Waits for the controller's reply.
-    fn up(self) -> core::result::Result<Link, Reason> {
+    fn up(self, debug: &Dir, shape: &Shape) -> core::result::Result<Link, Reason> {
         let stage = self.progress.wait("connecting", CONNECT_MS)?;
         let (Stage::Up(room), Some((looks, lane))) = (stage, self.made) else {
             return Err(Reason::Failed("connecting failed", EPROTO));
         };
+        // One for the event request, which may stay for long, and one for all else.
+        if shape.admin && room < 2 {
+            return Err(Reason::Reply(BadReply::NoRoom));
+        }
         lane.with(|commands, queue, _| {
             commands.limit(room);
             commands.open_pool(queue);
         });
+        let view = View {
+            depth: shape.depth,
+            lane: lane.stats.clone(),
+            poller: match &looks {
+                Looks::Poller(seat) => Some((seat.poller().cpu(), seat.poller().stats().clone())),
+                Looks::Polled(_) => None,
+            },
+        };
+        let shown = view.show(debug, self.progress.qid);
+        let shown = shown.map_err(|e| Reason::Failed("memory", e))?;
         self.progress.up.store(true, Relaxed);
         Ok(Link {
+            _shown: shown,
             looks: Some(looks),
             lane,
             id: self.id,

@@ -29,7 +29,7 @@ use super::{
     commands::{Broken, Shape},
     connect::{self, Target, Watch},
     queue::Place,
-    wire, Host,
+    show, wire, Host,
 };
 use crate::{
     engine::{
@@ -43,6 +43,7 @@ use crate::{
     verbs::{Device, NetNs, Pd, SocketAddr},
 };
 use kernel::{
+    debugfs::Dir,
     new_mutex,
     prelude::*,
     sync::{
@@ -112,6 +113,9 @@ pub(crate) struct Controller {
     /// What its queues' memory is registered in, as long as there are queues.
     #[pin]
     domain: Mutex<Option<Arc<Pd>>>,
+    /// Of debugfs, where its queues are shown.
+    #[pin]
+    debug: Mutex<Option<Dir>>,
 }
 
 impl Controller {
@@ -138,6 +142,7 @@ impl Controller {
             queues,
             kinds: [const { Atomic::new(0) }; 3],
             domain <- new_mutex!(None),
+            debug <- new_mutex!(None),
         }? Error))
     }
 
@@ -196,8 +201,10 @@ impl Controller {
                 Watch::Cpu(cpus.get(at as usize).copied().unwrap_or(0))
             }
         };
+        let debug = self.debug(ctrl)?;
         let target = Target {
             ctrl,
+            debug: &debug,
             net: &self.address.net,
             src: self.address.src,
             dst: &self.address.dst,
@@ -216,6 +223,17 @@ impl Controller {
             true => Err(ECONNRESET.into()),
             false => Ok(()),
         }
+    }
+
+    /// Where its queues are shown.
+    fn debug(&self, ctrl: &Ctrl<Self>) -> Result<Dir> {
+        let mut debug = self.debug.lock();
+        if let Some(dir) = debug.as_ref() {
+            return Ok(dir.clone());
+        }
+        let dir = show::directory(&self.host.debug, ctrl.number())?;
+        *debug = Some(dir.clone());
+        Ok(dir)
     }
 
     /// Pages of a request, by what the device registers at once: one more page than segments where

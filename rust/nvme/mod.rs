@@ -5,7 +5,7 @@
 //! ```text
 //! controller   set up, recovery, reset, end            connect   how queues are connected
 //! queue        a queue's place, and what is in it      commands  what is under way on it
-//! wire         what goes over the network
+//! wire         what goes over the network              show      what debugfs shows
 //! ```
 //!
 //! A queue is a lane of the engine ([`crate::engine::lane`]), which completes on its CPU's poller;
@@ -18,6 +18,7 @@ mod commands;
 mod connect;
 mod controller;
 mod queue;
+mod show;
 mod wire;
 
 use crate::{
@@ -30,6 +31,7 @@ use crate::{
 };
 use controller::{Address, Controller};
 use kernel::{
+    debugfs::Dir,
     module::this_module,
     new_mutex,
     prelude::*,
@@ -49,6 +51,8 @@ pub(crate) trait Policies: Send + Sync + 'static {
 #[pin_data]
 pub(crate) struct Host {
     policies: Arc<dyn Policies>,
+    /// Of debugfs, where queues are shown.
+    debug: Dir,
     #[pin]
     controllers: Mutex<KVec<Ctrl<Controller>>>,
 }
@@ -73,11 +77,12 @@ impl Service {
     }
 }
 
-/// Starts the host. Sleeps.
-pub(crate) fn start(policies: Arc<dyn Policies>) -> Result<Service> {
+/// Starts the host, whose queues are shown in `debug`. Sleeps.
+pub(crate) fn start(policies: Arc<dyn Policies>, debug: Dir) -> Result<Service> {
     let host = Arc::pin_init(
         pin_init!(Host {
             policies,
+            debug,
             controllers <- new_mutex!(KVec::new()),
         }),
         GFP_KERNEL,

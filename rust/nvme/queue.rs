@@ -9,7 +9,7 @@
 //! a timeout, say: who comes second waits, and finds nothing left; what the queue held has ended
 //! when it returns, whoever did it.
 
-use super::{commands::Commands, connect::Progress};
+use super::{commands::Commands, connect::Progress, show::Shown};
 use crate::{
     engine::{
         lane::Lane,
@@ -38,6 +38,8 @@ pub(super) enum Looks {
 
 /// What a connection is made of. Fields are dropped in order.
 pub(super) struct Link {
+    /// In debugfs.
+    pub(super) _shown: Shown,
     /// First, so that no more completions come. Of a polled one it is in its place.
     pub(super) looks: Option<Looks>,
     /// The QP, and the commands.

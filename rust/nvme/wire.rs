@@ -64,7 +64,7 @@ pub(crate) enum BadReply {
     Length(usize),
     /// It has another format than 1.0.
     Format(u16),
-    /// The controller takes no command at all.
+    /// The controller takes too few commands at a time to be used.
     NoRoom,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for BadReply {
         match self {
             BadReply::Length(len) => write!(f, "{len} bytes of private data are no reply"),
             BadReply::Format(format) => write!(f, "a reply of record format {format}, not 0"),
-            BadReply::NoRoom => f.write_str("a receive queue without room for a command"),
+            BadReply::NoRoom => f.write_str("of a receive queue that is too small"),
         }
     }
 }
@@ -301,7 +301,13 @@ mod tests {
 
     #[test]
     fn statuses() {
-        for (status, success) in [(0, true), (1, true), (0x8001, true), (2, false), (0x0800, false)] {
+        for (status, success) in [
+            (0, true),
+            (1, true),
+            (0x8001, true),
+            (2, false),
+            (0x0800, false),
+        ] {
             assert_eq!(is_success(status), success, "{status:#x}");
         }
     }

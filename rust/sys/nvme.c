@@ -7,6 +7,9 @@
 /* What nvme-fabrics asks for when somebody connects by that transport. */
 MODULE_ALIAS("nvme-rivet");
 
+/* Rust alone uses it, but only C's types get into BTF, which scripts/nvme-layout compares. */
+static const struct nvmf_transport_ops *rivet_transport_layout __used;
+
 struct rivet_nvme_begun rivet_nvme_begin(struct blk_mq_hw_ctx *hctx,
 					 struct request *rq, bool ready)
 {

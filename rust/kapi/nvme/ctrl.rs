@@ -869,7 +869,7 @@ unsafe extern "C" fn stop_ctrl<T: Transport>(raw: *mut sys::nvme_ctrl) {
 ///
 /// # Safety
 ///
-/// For the core.
+/// None: it looks at nothing.
 unsafe extern "C" fn get_virt_boundary(_raw: *mut sys::nvme_ctrl, _admin: bool) -> usize {
     sys::NVME_CTRL_PAGE_SIZE as usize - 1
 }

@@ -189,6 +189,7 @@ impl Name {
                     | sys::NVMF_OPT_HOST_TRADDR
                     | sys::NVMF_OPT_CTRL_LOSS_TMO
                     | sys::NVMF_OPT_NR_WRITE_QUEUES
+                    | sys::NVMF_OPT_NR_POLL_QUEUES
                     | sys::NVMF_OPT_TOS) as i32,
                 create_ctrl: Some(create),
                 ..Default::default()

@@ -71,7 +71,7 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
 
     /// # Safety
     ///
-    /// For blk-mq: what it passes is of a tag set of ours.
+    /// For blk-mq: `hctx` is being made, of a set with `data` as its `driver_data`.
     unsafe extern "C" fn init_hctx(
         hctx: *mut sys::blk_mq_hw_ctx,
         data: *mut c_void,
@@ -84,7 +84,7 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
 
     /// # Safety
     ///
-    /// For blk-mq: what it passes is of a tag set of ours.
+    /// For blk-mq: `rq` is being made, of `set`.
     unsafe extern "C" fn init_request(
         set: *mut sys::blk_mq_tag_set,
         rq: *mut sys::request,
@@ -106,7 +106,7 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
 
     /// # Safety
     ///
-    /// For blk-mq: what it passes is of a tag set of ours.
+    /// For blk-mq: `hctx` is one of ours, and `data` has a request of it.
     unsafe extern "C" fn queue_rq(
         hctx: *mut sys::blk_mq_hw_ctx,
         data: *const sys::blk_mq_queue_data,
@@ -141,7 +141,7 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
 
     /// # Safety
     ///
-    /// For blk-mq: what it passes is of a tag set of ours.
+    /// For blk-mq: `hctx` is one of ours.
     unsafe extern "C" fn commit_rqs(hctx: *mut sys::blk_mq_hw_ctx) {
         // SAFETY: As in `queue_rq`.
         unsafe {
@@ -151,6 +151,9 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
         };
     }
 
+    /// # Safety
+    ///
+    /// For blk-mq: `hctx` is one of ours.
     unsafe extern "C" fn poll(
         hctx: *mut sys::blk_mq_hw_ctx,
         _batch: *mut sys::io_comp_batch,
@@ -161,6 +164,9 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
         found as c_int
     }
 
+    /// # Safety
+    ///
+    /// For blk-mq: `rq` is one of ours that has begun, and is kept meanwhile.
     unsafe extern "C" fn timeout(rq: *mut sys::request) -> sys::blk_eh_timer_return {
         let Some(rq) = NonNull::new(rq) else {
             return sys::blk_eh_timer_return_BLK_EH_DONE;
@@ -184,7 +190,7 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
 
     /// # Safety
     ///
-    /// For blk-mq: what it passes is of a tag set of ours.
+    /// For blk-mq: `set` is one of ours.
     unsafe extern "C" fn map_queues(set: *mut sys::blk_mq_tag_set) {
         // SAFETY: blk-mq calls this for one of our sets.
         let ctrl = unsafe { Self::ctrl((*set).driver_data) };
