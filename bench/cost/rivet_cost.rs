@@ -10,6 +10,7 @@
 
 use kernel::prelude::*;
 
+#[allow(dead_code)]
 #[path = "../../rust/engine/mod.rs"]
 mod engine;
 #[allow(dead_code, unused_macros, unused_imports)]

@@ -282,6 +282,7 @@ impl<P: Source> Held<P> {
 }
 
 /// What cannot be taken apart where a lane's lock is held: its end sleeps.
+#[allow(dead_code)] // They are only dropped.
 pub(crate) enum Remains<P: Source> {
     /// A region of `fast`.
     Fast(Registration<MappedPages<P>>),

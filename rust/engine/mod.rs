@@ -22,9 +22,6 @@
 //! say how completions are waited for can be turned while connections run: hot paths read them out
 //! of the policy, without a lock. All others are read once, when a connection is made.
 
-// The engine is what services of the next versions take as well.
-#![allow(dead_code)]
-
 pub(crate) mod accounting;
 pub(crate) mod cpulist;
 pub(crate) mod hardware;

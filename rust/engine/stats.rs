@@ -90,6 +90,7 @@ macro_rules! counters {
             }
 
             /// What was counted since they were `before`.
+            #[allow(dead_code)] // Not of each.
             pub(crate) fn since(&self, before: &Self) -> Self {
                 $copy { $($field: self.$field.saturating_sub(before.$field),)* }
             }

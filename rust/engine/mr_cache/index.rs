@@ -179,6 +179,7 @@ impl<P: Platform> Index<P> {
     }
 
     /// Makes no slot be found.
+    #[allow(dead_code)] // As `flush`.
     pub(super) fn clear(&mut self) {
         self.buckets.fill(NONE);
     }

@@ -300,6 +300,7 @@ impl<P: Platform, F, V> MrCache<P, F, V> {
     }
 
     /// Regions that it would still take.
+    #[allow(dead_code)] // Its owners supply it once.
     pub(crate) fn room(&self) -> u32 {
         self.vacant.len()
     }
@@ -506,6 +507,7 @@ impl<P: Platform, F, V> MrCache<P, F, V> {
     /// `out`, in use or not, to be destroyed. Their rkeys may be valid until then. Free regions
     /// stay, and ids that are held say nothing from now on. `out` may sleep if the owner's lock
     /// allows it.
+    #[allow(dead_code)] // Its owners drop it with the connection.
     pub(crate) fn flush(&mut self, mut out: impl FnMut(V)) {
         self.index.clear();
         self.idle = List::new();
@@ -518,6 +520,7 @@ impl<P: Platform, F, V> MrCache<P, F, V> {
     }
 
     /// What it has counted.
+    #[allow(dead_code)] // Its owners count for themselves.
     pub(crate) fn stats(&self) -> Stats {
         self.stats
     }
