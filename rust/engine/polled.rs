@@ -102,7 +102,10 @@ impl Polled {
 
     /// Looks once; returns how many completions there were. Process context; does not sleep.
     pub(crate) fn look(&self) -> u32 {
-        let mut turn = self.turn.lock();
+        // Somebody else looks already, and hands on whatever there is.
+        let Some(mut turn) = self.turn.try_lock() else {
+            return 0;
+        };
         let Some(Turn {
             cq,
             lane,
