@@ -168,6 +168,8 @@ void rivet_dim_applied(struct rivet_dim *dim);
 void rivet_dim_end(struct rivet_dim *dim);
 
 unsigned long rivet_totalram_pages(void);
+unsigned int rivet_memalloc_noio_save(void);
+void rivet_memalloc_noio_restore(unsigned int flags);
 
 /* False too for numbers that there cannot be. */
 bool rivet_cpu_online(unsigned int cpu);

@@ -11,6 +11,7 @@
 #include <linux/nsproxy.h>
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/stat.h>
 #include <linux/topology.h>
 #include <net/net_namespace.h>
@@ -463,4 +464,14 @@ void rivet_stay_on(unsigned int cpu)
 		set_cpus_allowed_ptr(current, cpu_possible_mask);
 	/* It may just have gone: then the next time. */
 	set_cpus_allowed_ptr(current, cpumask_of(cpu));
+}
+
+unsigned int rivet_memalloc_noio_save(void)
+{
+	return memalloc_noio_save();
+}
+
+void rivet_memalloc_noio_restore(unsigned int flags)
+{
+	memalloc_noio_restore(flags);
 }
