@@ -33,6 +33,11 @@ struct rivet_nvme_begun {
  */
 struct rivet_nvme_begun rivet_nvme_begin(struct blk_mq_hw_ctx *hctx,
 					 struct request *rq, bool ready);
+/*
+ * The same for one of the requests of queue_rqs(): if it has not begun it stays
+ * as it was, for queue_rq().
+ */
+bool rivet_nvme_begin_one(struct request *rq, bool ready);
 /* The end of a request that the controller has answered. */
 void rivet_nvme_answer(struct request *rq, u16 status, u64 result);
 /* The end of a request that it will not answer any more. */

@@ -5,7 +5,7 @@
 //! # The way of a command
 //!
 //! ```text
-//! Free -> Posted -> Sent -> (Revoking ->) Free
+//! Free -> (Registering ->) Posted -> Sent -> (Revoking ->) Free
 //! ```
 //!
 //! A command has a slot, which is its tag, and in it a capsule that stays mapped. Its request is
@@ -17,8 +17,11 @@
 //! * `Sent`: no work request has to do with the request's pages any more, or ever had, and the
 //!   controller has not answered. The slot holds the request, with the region that the controller
 //!   reaches it by, if it does.
-//! * `Revoking`: the controller has answered without the invalidation that it was asked for, so the
-//!   region is invalidated here; the token of that holds region and request.
+//! * `Revoking`: the controller has answered without an invalidation, so the region is invalidated
+//!   here; the token of that holds region and request.
+//! * `Registering`: only where each step is waited for (`memory=register` and `fast_waited`, which
+//!   are there to be compared with): the REG_MR is under way, and the SEND follows its completion.
+//!   The controller is not asked for an invalidation then.
 //!
 //! # Which SENDs ask for a completion
 //!
@@ -110,6 +113,9 @@ enum Held {
 /// See the file's head.
 enum Slot {
     Free,
+    Registering {
+        id: u16,
+    },
     Posted {
         id: u16,
         /// By which the controller reaches its data.
@@ -138,6 +144,8 @@ pub(crate) enum Token {
     Pool(usize, Registration<Mapped>),
     /// A LOCAL_INV.
     Revoke(Revoke),
+    /// The REG_MR of the command with that tag, whose SEND waits for it.
+    Register(u16, Registration<MappedPages<Request>>),
 }
 
 /// See [`Token::Command`].
@@ -160,6 +168,16 @@ enum Way {
     Chain(Payload),
     /// In a bare capsule, while its slot holds the request.
     Bare(Held),
+    /// The same, once its data is registered.
+    Waited(Registration<MappedPages<Request>>),
+}
+
+/// What follows a completion.
+enum Next {
+    /// The region is to be invalidated.
+    Revoke(Revoke),
+    /// The command with that tag is to be sent.
+    Send(u16),
 }
 
 /// A part of the pool.
@@ -261,11 +279,25 @@ impl fmt::Display for Broken {
     }
 }
 
+/// How the controller gets at the data of commands that is not copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Regions {
+    /// By regions that there are from the start; a REG_MR goes with the SEND, and the controller
+    /// invalidates.
+    Chained,
+    /// The same regions, with each step waited for.
+    Waited,
+    /// The same, with a region that is allocated for the command.
+    Fresh,
+}
+
 /// What a queue is made for.
 pub(crate) struct Shape {
     /// Commands at a time, with those that the core reserves, and without event requests: tags are
     /// below this.
     pub(crate) depth: u16,
+    /// The size of the queue that the controller is asked for: one more than can be under way.
+    pub(crate) queue_size: u16,
     /// Bytes of data in a capsule.
     pub(crate) in_capsule: usize,
     /// SGEs of a SEND.
@@ -274,20 +306,12 @@ pub(crate) struct Shape {
     pub(crate) segments: u32,
     /// Reads of up to so many bytes go through the pool.
     pub(crate) copy_up_to: usize,
+    /// How regions come about.
+    pub(crate) regions: Regions,
     /// Of SENDs that may go without a completion, one of so many asks for it.
     pub(crate) every: u32,
     /// It is the admin queue, which has an asynchronous event request.
     pub(crate) admin: bool,
-}
-
-impl Shape {
-    /// The size of the queue that the controller is asked for: one more than can be under way.
-    pub(crate) fn queue_size(&self) -> u16 {
-        match self.admin {
-            true => wire::ADMIN_QUEUE_SIZE,
-            false => self.depth + 1,
-        }
-    }
 }
 
 /// The commands of a queue. To be changed with the lane's lock held.
@@ -303,6 +327,7 @@ pub(crate) struct Commands {
     pool: Pool,
     in_capsule: usize,
     copy_up_to: usize,
+    waited: bool,
     sges: u32,
     every: u32,
     /// SENDs since the last that asked for a completion.
@@ -312,6 +337,10 @@ pub(crate) struct Commands {
     busy: u16,
     /// The event request is.
     event: bool,
+    /// It has to be sent, once there is room.
+    event_due: bool,
+    /// Work requests that commands under way need yet: a LOCAL_INV, or a SEND and that.
+    owed: u32,
     broken: bool,
 }
 
@@ -352,7 +381,9 @@ impl Commands {
         for _ in 0..depth {
             slots.push(Slot::Free, GFP_KERNEL)?;
             tables.push(SgTable::new(pd, pages)?, GFP_KERNEL)?;
-            regions.push(Mr::new(pd, pages * kernel::page::PAGE_SIZE)?, GFP_KERNEL)?;
+            if shape.regions != Regions::Fresh {
+                regions.push(region(pd, pages)?, GFP_KERNEL)?;
+            }
         }
         Ok(Self {
             admin: shape.admin,
@@ -364,12 +395,15 @@ impl Commands {
             pool: Pool::new(pd, depth, shape.copy_up_to, node)?,
             in_capsule: shape.in_capsule,
             copy_up_to: shape.copy_up_to,
+            waited: shape.regions != Regions::Chained,
             sges: shape.sges,
             every: shape.every.max(1),
             since: 0,
-            room: shape.queue_size(),
+            room: shape.queue_size,
             busy: 0,
             event: false,
+            event_due: false,
+            owed: 0,
             broken: false,
         })
     }
@@ -417,6 +451,15 @@ impl Commands {
         }
     }
 
+    /// Takes in a region that was allocated for the next command, and gives one that was for an
+    /// earlier.
+    pub(crate) fn refresh(&mut self, region: Mr) -> Option<Mr> {
+        let old = self.regions.pop();
+        // It has room for each tag.
+        let _ = self.regions.push_within_capacity(region);
+        old
+    }
+
     /// Sends a command, as soon as the lane posts.
     pub(crate) fn submit(
         &mut self,
@@ -429,7 +472,7 @@ impl Commands {
             // The queue is about to end.
             return Submitted::Busy(request);
         }
-        if self.busy >= self.room || queue.qp.send_room() < WORK_REQUESTS {
+        if self.busy >= self.room || !self.has_room(queue) {
             return Submitted::Busy(request);
         }
         if !matches!(self.slots.get(usize::from(tag)), Some(Slot::Free)) {
@@ -453,10 +496,60 @@ impl Commands {
                     _held: Some(held),
                 },
             },
-            Way::Chain(payload) => self.send_chain(queue, tag, at, id, payload),
+            Way::Chain(payload) => {
+                self.owed += u32::from(payload.key().is_some());
+                self.send_chain(queue, tag, at, id, payload)
+            }
+            Way::Waited(registration) => {
+                self.owed += 2;
+                self.register(queue, tag, id, registration)
+            }
         };
         self.slots[usize::from(tag)] = slot;
         Submitted::Taken
+    }
+
+    /// Whether the send queue has places for one more command, and for what those under way need.
+    fn has_room(&self, queue: &Queue<Self>) -> bool {
+        queue.qp.send_room() >= self.owed + WORK_REQUESTS
+    }
+
+    /// Has data registered, before its command is sent.
+    fn register(
+        &mut self,
+        queue: &mut Queue<Self>,
+        tag: u16,
+        id: u16,
+        registration: Registration<MappedPages<Request>>,
+    ) -> Slot {
+        let pushed = queue
+            .qp
+            .push(Token::Register(tag, registration), |token, wr| {
+                let Token::Register(_, registration) = token else {
+                    return Err(EINVAL);
+                };
+                wr.signaled();
+                wr.reg_mr(registration)
+            });
+        match pushed {
+            Ok(()) => Slot::Registering { id },
+            Err((_, token)) => {
+                queue.failed.get_or_insert(Fault::Posting(EIO));
+                Slot::stuck(token)
+            }
+        }
+    }
+
+    /// Sends a command whose data was registered.
+    fn send_registered(&mut self, queue: &mut Queue<Self>, tag: u16, after: &mut After) {
+        self.owed = self.owed.saturating_sub(1);
+        if self
+            .send_bare(queue, usize::from(tag) * wire::COMMAND)
+            .is_err()
+        {
+            // It ends with the queue.
+            self.fail(Broken::Posting, after);
+        }
     }
 
     /// Sends the capsule that is at `at`, and nothing with it. The error is the end of the QP.
@@ -564,9 +657,13 @@ impl Commands {
         };
         let mapped = match table.map(request, 0..len, direction) {
             Ok(mapped) => mapped,
-            Err((_, table, request)) => {
+            Err((e, table, request)) => {
                 let _ = self.tables.push_within_capacity(table);
-                return Err(Submitted::Refused(request));
+                // What maps for DMA may be out of room, which is not the request's fault.
+                return Err(match e {
+                    e if e == EINVAL => Submitted::Refused(request),
+                    _ => Submitted::Lost(request),
+                });
             }
         };
         if writes && len <= self.in_capsule && mapped.pieces() < self.sges {
@@ -591,11 +688,14 @@ impl Commands {
                 addr: remote.addr,
                 len: len as u32,
                 rkey: remote.rkey,
-                invalidate: true,
+                invalidate: !self.waited,
             };
             wire::set_data(command, data);
         }
-        Ok(Way::Chain(Payload::Region(registration)))
+        Ok(match self.waited {
+            false => Way::Chain(Payload::Region(registration)),
+            true => Way::Waited(registration),
+        })
     }
 
     /// Takes a mapping apart.
@@ -608,7 +708,12 @@ impl Commands {
     /// Sends the asynchronous event request, unless it is under way.
     pub(crate) fn send_event_request(&mut self, queue: &mut Queue<Self>) {
         let idle = !self.event && !self.broken && queue.failed.is_none();
-        if !idle || !self.admin || self.busy >= self.room {
+        if !idle || !self.admin {
+            return;
+        }
+        // Else when there is room again.
+        self.event_due = self.busy >= self.room || !self.has_room(queue);
+        if self.event_due {
             return;
         }
         // Behind those of the tags.
@@ -620,13 +725,13 @@ impl Commands {
         }
     }
 
-    /// A work request of the send queue is done. Gives what is to be revoked then.
+    /// A work request of the send queue is done. Gives what is to be done then.
     fn sent(
         &mut self,
         done: Done<'_, Token>,
         stats: &LaneStats,
         after: &mut After,
-    ) -> Option<Revoke> {
+    ) -> Option<Next> {
         match (done.token, done.status) {
             (Token::Bare(_), WcStatus::Success) => None,
             (Token::Pool(i, registration), WcStatus::Success) => {
@@ -643,7 +748,10 @@ impl Commands {
                     Slot::Posted {
                         answer: Some(answer),
                         ..
-                    } => return self.end(capsule.tag, held, answer, None, stats, after),
+                    } => {
+                        let revoke = self.end(capsule.tag, held, answer, None, stats, after);
+                        return revoke.map(Next::Revoke);
+                    }
                     Slot::Posted { id, .. } => *slot = Slot::Sent { id, held },
                     // It cannot be, as the token has shown.
                     other => *slot = other,
@@ -657,13 +765,25 @@ impl Commands {
                     answer,
                 } = revoke;
                 let proof = done.revocation.as_ref();
-                self.end(tag, Held::Region(region), answer, proof, stats, after)
+                let held = Held::Region(region);
+                let revoke = self.end(tag, held, answer, proof, stats, after);
+                revoke.map(Next::Revoke)
+            }
+            (Token::Register(tag, registration), WcStatus::Success) => {
+                let slot = self.slots.get_mut(usize::from(tag))?;
+                let Slot::Registering { id } = *slot else {
+                    return None;
+                };
+                let held = Held::Region(registration.done());
+                *slot = Slot::Sent { id, held };
+                Some(Next::Send(tag))
             }
             (token, status) => {
                 self.fail(Broken::Sending(status), after);
                 let tag = match &token {
                     Token::Command(capsule) => capsule.tag,
                     Token::Revoke(revoke) => revoke.tag,
+                    Token::Register(tag, _) => *tag,
                     Token::Bare(_) => return None,
                     Token::Pool(i, _) => {
                         let part = self.pool.parts.get_mut(*i)?;
@@ -737,6 +857,7 @@ impl Commands {
     /// Has a region invalidated.
     fn revoke(&mut self, queue: &mut Queue<Self>, revoke: Revoke, after: &mut After) {
         let tag = revoke.tag;
+        self.owed = self.owed.saturating_sub(1);
         let pushed = queue.qp.push(Token::Revoke(revoke), |token, wr| {
             let Token::Revoke(revoke) = token else {
                 return Err(EINVAL);
@@ -781,13 +902,21 @@ impl Commands {
         let revoke = match self.take_answered(&completion, key, after)? {
             Some((tag, held)) => {
                 let proof = done.revocation.as_ref();
-                self.end(tag, held, Answer::of(&completion), proof, stats, after)
+                let registered = held.key().is_some();
+                let revoke = self.end(tag, held, Answer::of(&completion), proof, stats, after);
+                if registered && revoke.is_none() {
+                    self.owed = self.owed.saturating_sub(1);
+                }
+                revoke
             }
             None => None,
         };
-        receive(queue, landing).map_err(|_| Broken::Posting)?;
         if let Some(revoke) = revoke {
             self.revoke(queue, revoke, after);
+        }
+        receive(queue, landing).map_err(|_| Broken::Posting)?;
+        if self.event_due {
+            self.send_event_request(queue);
         }
         Ok(())
     }
@@ -884,6 +1013,7 @@ impl Slot {
         let (payload, held) = match token {
             Token::Command(capsule) => (Some(capsule.payload), None),
             Token::Revoke(revoke) => (None, Some(Held::Region(revoke.region))),
+            Token::Register(_, registration) => (Some(Payload::Region(registration)), None),
             Token::Bare(_) | Token::Pool(..) => (None, None),
         };
         Slot::Stuck {
@@ -891,6 +1021,11 @@ impl Slot {
             _held: held,
         }
     }
+}
+
+/// A region for so many pages. Sleeps.
+pub(crate) fn region(pd: &Arc<Pd>, pages: usize) -> Result<Mr> {
+    Mr::new(pd, pages * kernel::page::PAGE_SIZE)
 }
 
 /// Posts a receive.
@@ -929,8 +1064,10 @@ impl Service for Commands {
             return;
         }
         while let Some(done) = queue.qp.take_send(wc) {
-            if let Some(revoke) = self.sent(done, stats, after) {
-                self.revoke(queue, revoke, after);
+            match self.sent(done, stats, after) {
+                Some(Next::Revoke(revoke)) => self.revoke(queue, revoke, after),
+                Some(Next::Send(tag)) => self.send_registered(queue, tag, after),
+                None => {}
             }
         }
     }

@@ -33,7 +33,7 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::{Atomic, Relaxed},
+        atomic::{Atomic, Full, Relaxed},
         Arc, SpinLock,
     },
 };
@@ -192,7 +192,8 @@ impl Progress {
 
     /// Its queue is of no more use. One that is not up yet fails when it is. Any context.
     pub(super) fn broke(&self, why: &Broken) {
-        if !self.over.xchg(true, Relaxed) && self.up.load(Relaxed) {
+        // Either this sees that it is up, or who makes it sees that it is over.
+        if !self.over.xchg(true, Full) && self.up.load(Relaxed) {
             self.ctrl.data().queue_failed(&self.ctrl, self.qid, why);
         }
     }
@@ -292,7 +293,9 @@ fn for_all(
             .map_err(|reason| (qid, reason))?;
     }
     for (queue, place) in all.into_iter().zip(places) {
-        let link = queue.up(debug, shape).map_err(|reason| (place.qid(), reason))?;
+        let link = queue
+            .up(debug, shape)
+            .map_err(|reason| (place.qid(), reason))?;
         let put = place.put(link);
         put.map_err(|e| (place.qid(), Reason::Failed("memory", e)))?;
     }
@@ -393,7 +396,7 @@ impl Connecting {
         let device = device.map_err(|e| Reason::Failed("the device goes", e))?;
         let request = ConnectRequest {
             qid,
-            queue_size: shape.queue_size(),
+            queue_size: shape.queue_size,
             cntlid: if qid == 0 { 0 } else { target.ctrl.cntlid() },
         };
         let param = ConnParam {
@@ -430,7 +433,7 @@ impl Connecting {
         };
         let shown = view.show(debug, self.progress.qid);
         let shown = shown.map_err(|e| Reason::Failed("memory", e))?;
-        self.progress.up.store(true, Relaxed);
+        self.progress.up.xchg(true, Full);
         Ok(Link {
             _shown: shown,
             looks: Some(looks),

@@ -26,7 +26,7 @@
 //!   work that sends it is waited for before queues end.
 
 use super::{
-    commands::{Broken, Shape},
+    commands::{self, Broken, Regions, Shape},
     connect::{self, Target, Watch},
     queue::Place,
     show, wire, Host,
@@ -39,12 +39,16 @@ use crate::{
         placement,
         policy::{self, InUse},
     },
-    kapi::nvme::{Ctrl, Expired, Request, State, Submitted, Timeout, Transport, Trouble},
+    kapi::memory::NoIo,
+    kapi::nvme::{
+        Batch, Ctrl, Expired, Request, State, Submitted, Timeout, Transport, Trouble, Unsent,
+    },
     verbs::{Device, NetNs, Pd, SocketAddr},
 };
 use kernel::{
     debugfs::Dir,
     new_mutex,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         atomic::{Atomic, Relaxed},
@@ -65,17 +69,15 @@ const SGLS_OFFSET: u32 = 1 << 20;
 
 /// Refuses a policy that says what is not for storage.
 fn check_knobs(knobs: &Knobs) -> Result {
-    let memory = match knobs.memory {
-        knobs::Memory::Fast | knobs::Memory::Copy | knobs::Memory::Auto => None,
-        memory => Some(memory),
-    };
-    if let Some(memory) = memory {
-        pr_err!("nvme: the policy's memory={memory} is not for NVMe; allowed: fast, copy, auto\n");
+    if knobs.memory == knobs::Memory::Cached {
+        pr_err!(
+            "nvme: the policy's memory=cached is not for NVMe; allowed: register, fast_waited, fast, copy, auto\n"
+        );
         return Err(EOPNOTSUPP);
     }
-    if knobs.lock != knobs::Lock::Percpu {
-        let lock = knobs.lock;
-        pr_err!("nvme: the policy's lock={lock} is not for NVMe; allowed: percpu\n");
+    // A queue has a lock of its own. One queue's is one for all CPUs.
+    if knobs.lock == knobs::Lock::Global && knobs.lanes != 1 {
+        pr_err!("nvme: the policy's lock=global is for one lane, and lanes is {}; allowed: lanes=1, lock=percpu\n", knobs.lanes);
         return Err(EOPNOTSUPP);
     }
     Ok(())
@@ -87,6 +89,19 @@ fn copy_up_to(knobs: &Knobs) -> usize {
         knobs::Memory::Copy => LONGEST_COPY,
         knobs::Memory::Auto => (knobs.copy_threshold as usize).min(LONGEST_COPY),
         _ => 0,
+    }
+}
+
+/// Whether submission sleeps, as a region is allocated for each request.
+pub(super) fn submitting_sleeps(knobs: &Knobs) -> bool {
+    knobs.memory == knobs::Memory::Register
+}
+
+fn regions(knobs: &Knobs) -> Regions {
+    match knobs.memory {
+        knobs::Memory::Register => Regions::Fresh,
+        knobs::Memory::FastWaited => Regions::Waited,
+        _ => Regions::Chained,
     }
 }
 
@@ -174,9 +189,19 @@ impl Controller {
         let n = ctrl.number();
         if ctrl.recover() {
             pr_warn!("nvme{n}: queue {qid}: {why}; the controller is connected anew\n");
-        } else if ctrl.state() == State::Connecting {
+        } else {
+            // Whoever has the controller may be waiting for what the queue would not send any more.
             pr_warn!("nvme{n}: queue {qid}: {why}\n");
             ctrl.give_up();
+        }
+    }
+
+    /// Something could not be sent by a queue, or might not be: if that has ended while nobody could
+    /// recover the controller, it is connected anew now. Any context.
+    fn look_after(&self, ctrl: &Ctrl<Self>, place: &Place) {
+        if place.is_dead() && ctrl.recover() {
+            let (n, qid) = (ctrl.number(), place.qid());
+            pr_warn!("nvme{n}: queue {qid}: it has ended; the controller is connected anew\n");
         }
     }
 
@@ -225,6 +250,25 @@ impl Controller {
         }
     }
 
+    /// Sends a request with a region that is made for it. Sleeps.
+    fn submit_fresh(&self, place: &Place, request: Request) -> Submitted {
+        if !request.has_data() {
+            return place.submit(request, true);
+        }
+        // Memory may have to be freed for it by writing to this very disk.
+        let _noio = NoIo::new();
+        let pd = self.domain.lock().clone();
+        let Some(pd) = pd else {
+            return Submitted::Lost(request);
+        };
+        // One more than there are full ones, as the first need not begin at a page.
+        let pages = request.len().div_ceil(PAGE_SIZE) + 1;
+        match commands::region(&pd, pages) {
+            Ok(region) => place.submit_fresh(request, region),
+            Err(_) => Submitted::Busy(request),
+        }
+    }
+
     /// Where its queues are shown.
     fn debug(&self, ctrl: &Ctrl<Self>) -> Result<Dir> {
         let mut debug = self.debug.lock();
@@ -270,16 +314,22 @@ impl Controller {
             return Err(ENODEV.into());
         }
         ctrl.start();
+        // What ended before it was live has only been noted.
+        for place in self.queues.iter().take(ctrl.queue_count() as usize) {
+            self.look_after(ctrl, place);
+        }
         Ok(())
     }
 
     fn set_up_admin_queue(&self, ctrl: &Ctrl<Self>, new: bool) -> Result<(), Trouble> {
         let shape = Shape {
             depth: wire::ADMIN_QUEUE_SIZE - 1,
+            queue_size: wire::ADMIN_QUEUE_SIZE,
             in_capsule: 0,
             sges: 1,
             segments: SEGMENTS,
             copy_up_to: 0,
+            regions: Regions::Chained,
             every: 1,
             admin: true,
         };
@@ -364,11 +414,14 @@ impl Controller {
             false => 0,
         };
         let shape = Shape {
-            depth: ctrl.sqsize(),
+            // Tags stay as many as they were at first, also when the controller takes fewer now.
+            depth: ctrl.io_depth().max(ctrl.sqsize()),
+            queue_size: ctrl.sqsize().saturating_add(1),
             in_capsule,
             sges: 1 + self.in_capsule_sges(),
             segments: self.segments()?,
             copy_up_to: copy_up_to(&self.knobs),
+            regions: regions(&self.knobs),
             every: accounting::every(u32::from(ctrl.sqsize()), self.knobs.signal_every),
             admin: false,
         };
@@ -434,6 +487,8 @@ impl Controller {
         if let Some(place) = self.queues.first() {
             place.end();
         }
+        // Without a queue no event comes any more.
+        ctrl.flush_events();
         ctrl.wait_ended(false);
         if remove {
             ctrl.unquiesce_admin();
@@ -462,11 +517,32 @@ impl Transport for Controller {
         place.is_some_and(|place| place.is_live())
     }
 
-    fn submit(&self, qid: u16, request: Request, last: bool) -> Submitted {
-        match self.queues.get(usize::from(qid)) {
-            Some(place) => place.submit(request, last),
-            None => Submitted::Lost(request),
+    fn submit(&self, ctrl: &Ctrl<Self>, qid: u16, request: Request, last: bool) -> Submitted {
+        let Some(place) = self.queues.get(usize::from(qid)) else {
+            return Submitted::Lost(request);
+        };
+        let submitted = match qid > 0 && submitting_sleeps(&self.knobs) {
+            true => self.submit_fresh(place, request),
+            false => place.submit(request, last),
+        };
+        if !matches!(submitted, Submitted::Taken) {
+            self.look_after(ctrl, place);
         }
+        submitted
+    }
+
+    fn submit_batch(&self, ctrl: &Ctrl<Self>, qid: u16, batch: Batch) -> Unsent {
+        let Some(place) = self.queues.get(usize::from(qid)) else {
+            return Unsent {
+                lost: batch,
+                ..Unsent::new()
+            };
+        };
+        let unsent = place.submit_batch(batch);
+        if !unsent.is_empty() {
+            self.look_after(ctrl, place);
+        }
+        unsent
     }
 
     fn commit(&self, qid: u16) {
@@ -491,16 +567,18 @@ impl Transport for Controller {
         }
         // Whoever sets up or ends queues may be waiting for this very request.
         if let Some(place) = self.queues.get(usize::from(qid)) {
+            place.set_failed();
             place.end();
         }
         Expired::Over
     }
 
-    fn send_event_request(&self) {
+    fn send_event_request(&self, ctrl: &Ctrl<Self>) {
         if let Some(place) = self.queues.first() {
             place.with(|lane| {
                 lane.with(|commands, queue, _| commands.send_event_request(queue));
             });
+            self.look_after(ctrl, place);
         }
     }
 
@@ -511,6 +589,9 @@ impl Transport for Controller {
         ctrl.disable(false);
         self.end_admin_queue(ctrl, false);
         if !ctrl.set_connecting() {
+            // It is being deleted, and what waits for its queues is to fail.
+            ctrl.unquiesce_io();
+            ctrl.unquiesce_admin();
             return;
         }
         if let Err(why) = self.set_up(ctrl, false) {
@@ -549,8 +630,8 @@ impl Transport for Controller {
     }
 
     fn give_up(&self, _ctrl: &Ctrl<Self>) {
-        for place in self.queues.iter().filter(|place| place.has_failed()) {
-            place.end();
+        for place in &self.queues {
+            place.end_failed();
         }
     }
 

@@ -139,7 +139,8 @@ impl Connect for Host {
         let (tos, queues) = (options.tos(), options.all_io_queues());
         let address = Address { net, src, dst, tos };
         let policy = self.policies.take()?;
-        new.make(Controller::new(self, address, policy, queues)?)
+        let sleeps = controller::submitting_sleeps(&policy.knobs());
+        new.make(Controller::new(self, address, policy, queues)?, sleeps)
     }
 
     fn connect(&self, ctrl: &Ctrl<Controller>) -> Result {

@@ -16,14 +16,14 @@ use crate::{
         polled::{Polled, PolledCq},
         poller::Seat,
     },
-    kapi::nvme::{Request, Submitted},
-    verbs::CmId,
+    kapi::nvme::{Batch, Request, Submitted, Unsent},
+    verbs::{CmId, Mr},
 };
 use kernel::{
     new_mutex, new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::{Acquire, Atomic, Relaxed, Release},
+        atomic::{Acquire, Atomic, Full, Relaxed, Release},
         Arc, Mutex, SpinLockIrq,
     },
 };
@@ -114,10 +114,11 @@ impl Place {
     pub(super) fn put(&self, mut new: Link) -> Result {
         self.end();
         let mut link = self.link.lock();
+        // What breaks it from here on is told to the place, or is seen below.
+        self.failed.xchg(false, Full);
         if let Some(Looks::Polled(cq)) = new.looks.take_if(|l| matches!(l, Looks::Polled(_))) {
             self.polled.put(cq, new.lane.clone())?;
         }
-        self.failed.store(false, Relaxed);
         let failed = new.progress.is_over();
         *self.lane.lock() = Some(new.lane.clone());
         *link = Some(new);
@@ -129,7 +130,19 @@ impl Place {
 
     /// Ends the connection, and with it all commands that are under way on it. Sleeps.
     pub(super) fn end(&self) {
+        self.end_if(|| true);
+    }
+
+    /// The same, if it has failed, and no new one has come since. Sleeps.
+    pub(super) fn end_failed(&self) {
+        self.end_if(|| self.has_failed());
+    }
+
+    fn end_if(&self, wanted: impl FnOnce() -> bool) {
         let mut link = self.link.lock();
+        if !wanted() {
+            return;
+        }
         self.live.store(false, Release);
         let lane = self.lane.lock().take();
         // Not the last reference: that of the link is.
@@ -140,6 +153,11 @@ impl Place {
             // Tells the peer. One that does not know of us any more needs not be told.
             let _ = link.id.disconnect();
         }
+    }
+
+    /// Whether nothing can be sent: there is no connection, or it has to end. Any context.
+    pub(super) fn is_dead(&self) -> bool {
+        self.has_failed() || self.lane.lock().is_none()
     }
 
     /// Does something with the lane, if there is one. Must not sleep.
@@ -155,6 +173,33 @@ impl Place {
             }),
             None => Submitted::Lost(request),
         }
+    }
+
+    /// Sends requests that came together, with as few doorbells as they need. Must not sleep.
+    pub(super) fn submit_batch(&self, mut batch: Batch) -> Unsent {
+        let mut unsent = Unsent::new();
+        match self.lane.lock().as_deref() {
+            Some(lane) => lane.with(|commands, queue, stats| {
+                batch.for_each(|request| unsent.add(commands.submit(queue, stats, request)));
+            }),
+            None => core::mem::swap(&mut unsent.lost, &mut batch),
+        }
+        unsent
+    }
+
+    /// As [`Place::submit`], with a region that was made for the request. Sleeps.
+    pub(super) fn submit_fresh(&self, request: Request, region: Mr) -> Submitted {
+        let mut old = None;
+        let submitted = match self.lane.lock().as_deref() {
+            Some(lane) => lane.with(|commands, queue, stats| {
+                old = commands.refresh(region);
+                commands.submit(queue, stats, request)
+            }),
+            None => Submitted::Lost(request),
+        };
+        // Not under a lock, as a region's end sleeps.
+        drop(old);
+        submitted
     }
 
     /// Posts what was not. Must not sleep.

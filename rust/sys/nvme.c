@@ -28,6 +28,15 @@ struct rivet_nvme_begun rivet_nvme_begin(struct blk_mq_hw_ctx *hctx,
 	return out;
 }
 
+bool rivet_nvme_begin_one(struct request *rq, bool ready)
+{
+	if (!nvme_check_ready(nvme_req(rq)->ctrl, rq, ready) ||
+	    nvme_setup_cmd(rq->q->queuedata, rq))
+		return false;
+	nvme_start_request(rq);
+	return true;
+}
+
 void rivet_nvme_answer(struct request *rq, u16 status, u64 result)
 {
 	union nvme_result all = { .u64 = cpu_to_le64(result) };

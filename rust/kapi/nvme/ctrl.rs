@@ -25,7 +25,10 @@ use core::{fmt, mem::ManuallyDrop, ptr::NonNull};
 use kernel::{
     error::to_result,
     prelude::*,
-    sync::atomic::{Acquire, Atomic, Relaxed, Release},
+    sync::{
+        atomic::{Acquire, Atomic, Relaxed, Release},
+        Arc, Completion,
+    },
     time::{delay::fsleep, Delta},
     types::Opaque,
 };
@@ -168,6 +171,8 @@ pub(super) struct Object<T: Transport> {
     give_up: Opaque<sys::work_struct>,
     /// Fabrics has it, and the core deletes it, with its options.
     given: Atomic<bool>,
+    /// The core does not use the options any more.
+    freed: Arc<Freed>,
     #[pin]
     data: T,
 }
@@ -216,6 +221,7 @@ impl<T: Transport> Object<T> {
                 unsafe { sys::rivet_nvme_init_work(slot, Some(give_up::<T>)) }
             }),
             given: Atomic::new(false),
+            freed: Arc::pin_init(pin_init!(Freed { done <- Completion::new() }), GFP_KERNEL)?,
             data <- data,
         }? Error);
         let object = KBox::pin_init(init, GFP_KERNEL)?;
@@ -246,6 +252,13 @@ impl<T: Transport> Object<T> {
         ctrl.change_state(sys::nvme_ctrl_state_NVME_CTRL_CONNECTING);
         Ok(ctrl)
     }
+}
+
+/// Outlives its controller; completed by the controller's end.
+#[pin_data]
+struct Freed {
+    #[pin]
+    done: Completion,
 }
 
 /// Zeroed memory of a C object that is initialised later.
@@ -538,6 +551,16 @@ impl<T: Transport> Ctrl<T> {
         }
     }
 
+    /// Tags of an I/O queue, with those that the core reserves; 0 without a tag set.
+    pub(crate) fn io_depth(&self) -> u16 {
+        let this = self.this();
+        match this.has_io_tags.load(Acquire) {
+            // SAFETY: There is a tag set; the number never changes. It comes from `sqsize`.
+            true => unsafe { (*this.io_tags.get()).queue_depth as u16 },
+            false => 0,
+        }
+    }
+
     /// The I/O queues become as many as were set: to be called while they are frozen. Sleeps.
     pub(crate) fn update_hardware_queues(&self) {
         let this = self.this();
@@ -769,6 +792,12 @@ impl<T: Transport> Ctrl<T> {
         let _ = unsafe { sys::nvme_delete_ctrl(self.raw()) };
     }
 
+    /// Whether it was made so that [`Transport::submit`] may sleep. Any context.
+    pub(super) fn submitting_sleeps(&self) -> bool {
+        // SAFETY: Set when the object was made, and static.
+        unsafe { (*(*self.raw()).ops).flags & sys::NVME_F_BLOCKING != 0 }
+    }
+
     /// The name of its subsystem.
     pub(crate) fn subsystem(&self) -> &str {
         // SAFETY: The subsystem stays as long as the controller.
@@ -782,12 +811,15 @@ impl<T: Transport> Ctrl<T> {
         ManuallyDrop::new(self).raw()
     }
 
-    /// It could not be connected: takes it out of the core. To be called once, of one that was not
-    /// given. Sleeps.
+    /// It could not be connected: takes it out of the core, and waits for the last reference to go,
+    /// as the options are fabrics' then. To be called once, of one that was not given. Sleeps.
     pub(super) fn take_back(self) {
+        let freed = self.this().freed.clone();
         // SAFETY: Added, and as it was never started nobody else can delete it. This puts the
         // reference of `nvme_add_ctrl`, and `self` the other.
         unsafe { sys::nvme_uninit_ctrl(self.raw()) };
+        drop(self);
+        freed.done.wait_for_completion();
     }
 }
 
@@ -824,6 +856,7 @@ unsafe extern "C" fn free_ctrl<T: Transport>(raw: *mut sys::nvme_ctrl) {
         if (*object).given.load(Acquire) {
             sys::nvmf_free_options((*raw).opts);
         }
+        (*object).freed.done.complete_all();
         drop(KBox::from_raw(object));
     }
     LIVE.fetch_sub(1, Release);
@@ -834,9 +867,8 @@ unsafe extern "C" fn free_ctrl<T: Transport>(raw: *mut sys::nvme_ctrl) {
 /// For the core: `raw` is one of ours.
 unsafe extern "C" fn submit_async_event<T: Transport>(raw: *mut sys::nvme_ctrl) {
     // SAFETY: By the function's safety requirement.
-    unsafe { Ctrl::<T>::borrow(raw) }
-        .data()
-        .send_event_request();
+    let ctrl = unsafe { Ctrl::<T>::borrow(raw) };
+    ctrl.data().send_event_request(&ctrl);
 }
 
 /// # Safety

@@ -71,6 +71,8 @@ kernel::sync::global_lock! {
 struct Name {
     transport: UnsafeCell<sys::nvmf_transport_ops>,
     ctrl: UnsafeCell<sys::nvme_ctrl_ops>,
+    /// The same, for controllers whose [`Transport::submit`] sleeps.
+    sleeping: UnsafeCell<sys::nvme_ctrl_ops>,
 }
 
 // SAFETY: Written by `register` before anybody else sees it; then the core has its lock for the
@@ -180,6 +182,8 @@ impl Name {
         // SAFETY: By the function's safety requirement.
         unsafe {
             *self.ctrl.get() = ctrl::ops::<T>(name, module);
+            *self.sleeping.get() = ctrl::ops::<T>(name, module);
+            (*self.sleeping.get()).flags |= sys::NVME_F_BLOCKING;
             *self.transport.get() = sys::nvmf_transport_ops {
                 module: module.as_ptr(),
                 name: name.as_char_ptr(),
@@ -282,15 +286,24 @@ pub(crate) struct New<'n> {
 }
 
 impl New<'_> {
-    /// Makes the controller, which is not connected yet. Sleeps.
+    /// Makes the controller, which is not connected yet; its [`Transport::submit`] may sleep if
+    /// `sleeps` says so. Sleeps.
     ///
     /// # Errors
     ///
     /// What the core says.
-    pub(crate) fn make<T: Transport>(&self, data: impl PinInit<T, Error>) -> Result<Ctrl<T>> {
+    pub(crate) fn make<T: Transport>(
+        &self,
+        data: impl PinInit<T, Error>,
+        sleeps: bool,
+    ) -> Result<Ctrl<T>> {
+        let ops = match sleeps {
+            true => self.name.sleeping.get(),
+            false => self.name.ctrl.get(),
+        };
         // SAFETY: Filled by `register`, without which this is not reached, for this transport, as
         // there is one.
-        unsafe { Object::make(self.dev, self.options.0, self.name.ctrl.get(), data) }
+        unsafe { Object::make(self.dev, self.options.0, ops, data) }
     }
 }
 

@@ -33,7 +33,7 @@ mod tags;
 
 pub(crate) use ctrl::{Ctrl, State, Trouble};
 pub(crate) use host::{register, Connect, New, Options, Registration};
-pub(crate) use request::{Ended, Request};
+pub(crate) use request::{Batch, Ended, Request};
 
 /// Command ids of the admin queue from this on are of asynchronous event requests, of which there
 /// is one (`NVME_AQ_BLK_MQ_DEPTH`).
@@ -51,6 +51,39 @@ pub(crate) enum Submitted {
     Lost(Request),
 }
 
+/// Those of a batch that were not taken. See [`Submitted`].
+pub(crate) struct Unsent {
+    pub(crate) busy: Batch,
+    pub(crate) refused: Batch,
+    pub(crate) lost: Batch,
+}
+
+impl Unsent {
+    /// None.
+    pub(crate) const fn new() -> Self {
+        Self {
+            busy: Batch::new(),
+            refused: Batch::new(),
+            lost: Batch::new(),
+        }
+    }
+
+    /// Whether all were taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.busy.is_empty() && self.refused.is_empty() && self.lost.is_empty()
+    }
+
+    /// Adds what became of a request.
+    pub(crate) fn add(&mut self, submitted: Submitted) {
+        match submitted {
+            Submitted::Taken => {}
+            Submitted::Busy(request) => self.busy.push(request),
+            Submitted::Refused(request) => self.refused.push(request),
+            Submitted::Lost(request) => self.lost.push(request),
+        }
+    }
+}
+
 /// What follows a request's timeout.
 pub(crate) enum Expired {
     /// It has ended, or ends soon.
@@ -65,8 +98,12 @@ pub(crate) trait Transport: Sized + Send + Sync + 'static {
     /// context.
     fn is_live(&self, qid: u16) -> bool;
 
-    /// Sends a request. Must not sleep. More are to come soon if it is not the `last`.
-    fn submit(&self, qid: u16, request: Request, last: bool) -> Submitted;
+    /// Sends a request. Must not sleep, unless the controller was made so. More are to come soon if it is not the `last`.
+    fn submit(&self, ctrl: &Ctrl<Self>, qid: u16, request: Request, last: bool) -> Submitted;
+
+    /// Sends requests that came together. Must not sleep; controllers whose [`Transport::submit`] may
+    /// sleep are not asked.
+    fn submit_batch(&self, ctrl: &Ctrl<Self>, qid: u16, batch: Batch) -> Unsent;
 
     /// No more come for now after all. Must not sleep.
     fn commit(&self, qid: u16);
@@ -79,7 +116,7 @@ pub(crate) trait Transport: Sized + Send + Sync + 'static {
     fn expired(&self, ctrl: &Ctrl<Self>, qid: u16, what: &Timeout) -> Expired;
 
     /// Sends the asynchronous event request, whose command id is [`EVENT_TAG`].
-    fn send_event_request(&self);
+    fn send_event_request(&self, ctrl: &Ctrl<Self>);
 
     /// The controller is reset: ends all queues and sets them up again.
     fn reset(&self, ctrl: &Ctrl<Self>);

@@ -106,6 +106,84 @@ impl Drop for Request {
     }
 }
 
+/// Requests that go together. It gives them in the order in which they came.
+///
+/// # Invariants
+///
+/// The list from `first` to `last`, linked by `rq_next`, has requests that have begun, and nobody
+/// else ends them.
+pub(crate) struct Batch {
+    first: Option<NonNull<sys::request>>,
+    last: Option<NonNull<sys::request>>,
+}
+
+// SAFETY: As for `Request`.
+unsafe impl Send for Batch {}
+
+/// The next of a list.
+///
+/// # Safety
+///
+/// The request is ours, and in no list of somebody else.
+pub(super) unsafe fn rq_next(rq: NonNull<sys::request>) -> *mut *mut sys::request {
+    // SAFETY: By the function's safety requirement; the union's other field is for such lists.
+    unsafe { &raw mut (*rq.as_ptr()).__bindgen_anon_1.rq_next }
+}
+
+impl Batch {
+    /// None.
+    pub(crate) const fn new() -> Self {
+        Self {
+            first: None,
+            last: None,
+        }
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Adds one.
+    pub(crate) fn push(&mut self, request: Request) {
+        let rq = request.into_raw();
+        // SAFETY: The request is ours; the last is in this list.
+        unsafe {
+            *rq_next(rq) = core::ptr::null_mut();
+            match self.last {
+                Some(last) => *rq_next(last) = rq.as_ptr(),
+                None => self.first = Some(rq),
+            }
+        }
+        // INVARIANT: Behind the last.
+        self.last = Some(rq);
+    }
+}
+
+impl Iterator for Batch {
+    type Item = Request;
+
+    fn next(&mut self) -> Option<Request> {
+        let rq = self.first?;
+        // SAFETY: In the list (type invariant), of which it is taken out.
+        unsafe {
+            self.first = NonNull::new(*rq_next(rq));
+            *rq_next(rq) = core::ptr::null_mut();
+        }
+        if self.first.is_none() {
+            self.last = None;
+        }
+        // INVARIANT: From the list (type invariant).
+        Some(Request(rq))
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.for_each(drop);
+    }
+}
+
 /// A walk over the memory of a request.
 struct Walk<'r> {
     rq: &'r Request,

@@ -6,8 +6,8 @@
 
 use super::{
     ctrl::{Ctrl, Object},
-    request::{pdu, Pdu},
-    Expired, Request, Submitted, Timeout, Transport,
+    request::{pdu, rq_next, Pdu},
+    Batch, Expired, Request, Submitted, Timeout, Transport, Unsent,
 };
 use crate::sys;
 use core::{marker::PhantomData, mem::ManuallyDrop, ptr::NonNull};
@@ -19,6 +19,38 @@ use kernel::{
 /// Bytes behind each request.
 pub(super) const COMMAND_SIZE: u32 = core::mem::size_of::<Pdu>() as u32;
 
+/// Takes the first out of a list.
+///
+/// # Safety
+///
+/// The list is blk-mq's, of requests that are in no other.
+unsafe fn pop(list: &mut sys::rq_list) -> Option<NonNull<sys::request>> {
+    let rq = NonNull::new(list.head)?;
+    // SAFETY: By the function's safety requirement.
+    unsafe {
+        list.head = *rq_next(rq);
+        *rq_next(rq) = core::ptr::null_mut();
+    }
+    if list.head.is_null() {
+        list.tail = core::ptr::null_mut();
+    }
+    Some(rq)
+}
+
+/// Puts a request behind the last of a list.
+///
+/// # Safety
+///
+/// As for [`pop`]; the request is in no list.
+unsafe fn push(list: &mut sys::rq_list, rq: NonNull<sys::request>) {
+    match NonNull::new(list.tail) {
+        // SAFETY: By the function's safety requirement.
+        Some(last) => unsafe { *rq_next(last) = rq.as_ptr() },
+        None => list.head = rq.as_ptr(),
+    }
+    list.tail = rq.as_ptr();
+}
+
 /// The functions for the tag set of the I/O queues (`IO`), or of the admin queue.
 pub(super) struct Ops<T: Transport, const IO: bool>(PhantomData<T>);
 
@@ -26,7 +58,7 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
     pub(super) const OPS: &'static sys::blk_mq_ops = &sys::blk_mq_ops {
         queue_rq: Some(Self::queue_rq),
         commit_rqs: Some(Self::commit_rqs),
-        queue_rqs: None,
+        queue_rqs: if IO { Some(Self::queue_rqs) } else { None },
         get_budget: None,
         put_budget: None,
         set_rq_budget_token: None,
@@ -125,7 +157,7 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
         };
         // SAFETY: It has begun, and blk-mq has given it to us.
         let request = unsafe { Request::from_raw(rq) };
-        let (request, status) = match ctrl.data().submit(qid, request, last) {
+        let (request, status) = match ctrl.data().submit(&ctrl, qid, request, last) {
             Submitted::Taken => return 0,
             Submitted::Busy(request) => (request, sys::RIVET_BLK_STS_RESOURCE),
             Submitted::Refused(request) => (request, sys::RIVET_BLK_STS_IOERR),
@@ -137,6 +169,66 @@ impl<T: Transport, const IO: bool> Ops<T, IO> {
         // SAFETY: It is given back to blk-mq, which ends it or begins it anew.
         unsafe { sys::nvme_cleanup_cmd(request.into_raw().as_ptr()) };
         status as sys::blk_status_t
+    }
+
+    /// What cannot begin stays in the list, and blk-mq has [`Self::queue_rq`] say what becomes of it.
+    ///
+    /// # Safety
+    ///
+    /// For blk-mq: the list has requests of our contexts, which are given to us.
+    unsafe extern "C" fn queue_rqs(list: *mut sys::rq_list) {
+        let (mut batch, mut hctx) = (Batch::new(), core::ptr::null_mut());
+        // SAFETY: By the function's safety requirement. A request that has begun is taken out of the
+        // list; one that has not stays ours only to be put back.
+        unsafe {
+            let mut given = core::mem::take(&mut *list);
+            while let Some(rq) = pop(&mut given) {
+                let its = rq.as_ref().mq_hctx;
+                if its != hctx && !batch.is_empty() {
+                    Self::send(hctx, core::mem::replace(&mut batch, Batch::new()));
+                }
+                hctx = its;
+                let ctrl = Self::ctrl((*hctx).driver_data);
+                let ready = ctrl.data().is_live(Self::qid(hctx));
+                if !ctrl.submitting_sleeps() && sys::rivet_nvme_begin_one(rq.as_ptr(), ready) {
+                    batch.push(Request::from_raw(rq));
+                } else {
+                    push(&mut *list, rq);
+                }
+            }
+            if !batch.is_empty() {
+                Self::send(hctx, batch);
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `hctx` is one of ours, and the requests are of it.
+    unsafe fn send(hctx: *mut sys::blk_mq_hw_ctx, batch: Batch) {
+        // SAFETY: By the function's safety requirement.
+        let (ctrl, qid) = unsafe { (Self::ctrl((*hctx).driver_data), Self::qid(hctx)) };
+        let Unsent {
+            busy,
+            refused,
+            lost,
+        } = ctrl.data().submit_batch(&ctrl, qid, batch);
+        // SAFETY: They have begun and are given back to blk-mq, which begins them anew, or end here.
+        unsafe {
+            for request in busy {
+                let rq = request.into_raw().as_ptr();
+                sys::nvme_cleanup_cmd(rq);
+                sys::blk_mq_requeue_request(rq, true);
+            }
+            for request in refused {
+                let rq = request.into_raw().as_ptr();
+                sys::nvme_cleanup_cmd(rq);
+                sys::blk_mq_end_request(rq, sys::RIVET_BLK_STS_IOERR as sys::blk_status_t);
+            }
+            for request in lost {
+                sys::nvme_host_path_error(request.into_raw().as_ptr());
+            }
+        }
     }
 
     /// # Safety
