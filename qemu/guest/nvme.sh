@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0
-# shellcheck disable=SC2015 # the last one is for all before
 # shellcheck shell=bash disable=SC2034 # variables for the scripts that source this
 #
 # For what tests and benchmarks do with NVMe, beside lib.sh: targets (nvmet, the
@@ -14,6 +13,8 @@
 #
 #   host   va 10.77.0.1 fd77::1 rxea     target  vb 10.77.0.2 fd77::2 rxeb
 #          vc 10.78.0.1 fd78::1 rxec             vd 10.78.0.2 fd78::2 rxed
+#
+# On a kernel without rules (ALONE=1), as the debug kernel, both ends are one device.
 #
 # With WIRE=1 a switch is between them, in a network namespace of its own, whose
 # cables can be pulled. An interface that is set down itself is something else: rxe's
@@ -48,6 +49,19 @@ path_of() {
 }
 
 rxe_of() { echo "rxe${1#v}"; }
+
+ALONE=""
+[ -n "$(ip rule 2>/dev/null)" ] || ALONE=1
+
+# path_alone NUMBER: all addresses on the host's interface.
+path_alone() {
+	local host target net net6 n
+	path_of "$1"
+	ip link add "$host" mtu "${MTU:-9000}" type veth peer name "$target" mtu "${MTU:-9000}" || return
+	for n in 1 2; do ip addr add "$net.$n/32" dev "$host" && ip addr add "$net6:$n/128" dev "$host" nodad || return; done
+	ip link set "$host" up && ip link set "$target" up && rdma link add "$(rxe_of "$host")" type rxe netdev "$host" &&
+		path_gids "$1"
+}
 
 # path_rules add|del NUMBER
 path_rules() {
@@ -88,6 +102,7 @@ path_neighbours() {
 # path_up NUMBER
 path_up() {
 	local host target net net6 v
+	[ -z "$ALONE" ] || { path_alone "$1" && return || return 1; }
 	path_of "$1"
 	if [ -z "${WIRE-}" ]; then
 		ip link add "$host" mtu "${MTU:-9000}" type veth peer name "$target" mtu "${MTU:-9000}"
@@ -111,7 +126,7 @@ path_gids() {
 	path_of "$1"
 	for n in 1 2; do
 		v=$host
-		[ "$n" = 1 ] || v=$target
+		[ "$n" = 1 ] || [ -n "$ALONE" ] || v=$target
 		four=ffff:0a4$([ "$1" = 1 ] && echo d || echo e):000$n
 		wait_for 10 gid_ready "$(rxe_of "$v")" "$four" && wait_for 10 gid_ready "$(rxe_of "$v")" "${net6%:}:.*000$n" && continue
 		echo "$v: its device does not have the addresses" >&2
@@ -135,14 +150,15 @@ path_down() {
 	local host target net net6 v
 	path_of "$1"
 	for v in "$host" "$target"; do rdma link delete "$(rxe_of "$v")" 2>/dev/null; done
-	path_rules del "$1"
+	[ -n "$ALONE" ] || path_rules del "$1"
 	ip link delete "$host"
-	[ -z "${WIRE-}" ] || { ip link delete "$target" && ip netns delete wire; }
+	[ -n "$ALONE" ] || [ -z "${WIRE-}" ] || { ip link delete "$target" && ip netns delete wire; }
 }
 
 # network_rules, no_network_rules: local addresses come after the rules of the paths.
 network_rules() {
 	local family
+	[ -z "$ALONE" ] || return 0
 	echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
 	for family in -4 -6; do
 		ip $family rule add pref 30 lookup local && ip $family rule del pref 0 || return
@@ -151,6 +167,7 @@ network_rules() {
 
 no_network_rules() {
 	local family
+	[ -z "$ALONE" ] || return 0
 	for family in -4 -6; do
 		ip $family rule add pref 0 lookup local && ip $family rule del pref 30
 	done
@@ -214,14 +231,15 @@ offer() { ln -s "$N/subsystems/$2" "$N/ports/$1/subsystems/$2"; }
 withdraw() { rm "$N/ports/$1/subsystems/$2"; }
 
 no_targets() {
-	local dir
+	local dir name
+	no_stall
 	for dir in "$N"/ports/*/subsystems/*; do [ ! -L "$dir" ] || rm "$dir"; done
 	for dir in "$N"/ports/*/ana_groups/*; do [ ! -d "$dir" ] || [ "${dir##*/}" = 1 ] || rmdir "$dir"; done
 	for dir in "$N"/subsystems/*/allowed_hosts/*; do [ ! -L "$dir" ] || rm "$dir"; done
 	for dir in "$N"/subsystems/*/namespaces/* "$N"/ports/* "$N"/subsystems/* "$N"/hosts/*; do
 		[ ! -d "$dir" ] || rmdir "$dir" || echo "$dir cannot be removed"
 	done
-	no_stall
+	for name in $(stallables); do dmsetup remove --retry "$name" || echo "$name cannot be removed"; done
 	for dir in "$NULLB"/*/; do
 		[ ! -d "$dir" ] || rmdir "$dir" || echo "$dir cannot be removed"
 	done
@@ -232,15 +250,15 @@ stallable() { dmsetup create "$1" --table "0 $(blockdev --getsz "$2") linear $2 
 stall() { dmsetup suspend --nolockfs --noflush "$1"; }
 unstall() { dmsetup resume "$1"; }
 
-# no_stall: all of them are removed.
+# stallables: all of them. no_stall: they go on.
+stallables() {
+	local name rest
+	[ -e /sys/class/misc/device-mapper ] || return 0
+	while read -r name rest; do [[ $rest != "("* ]] || echo "$name"; done < <(dmsetup ls)
+}
 no_stall() {
 	local name
-	[ -e /sys/class/misc/device-mapper ] || return 0
-	while read -r name _; do
-		[ "$name" != No ] || continue
-		dmsetup resume "$name"
-		dmsetup remove --retry "$name" || echo "$name cannot be removed"
-	done < <(dmsetup ls)
+	for name in $(stallables); do unstall "$name"; done
 }
 
 # ---- the host ---------------------------------------------------------------
@@ -264,11 +282,13 @@ find_disk() {
 	local dir nqn nsid
 	DISK=""
 	for dir in /sys/block/nvme*n*; do
-		[[ $dir != *nvme*c*n* ]] && [ -e "$dir/nsid" ] || continue
-		read -r nqn <"$dir/device/subsysnqn" && read -r nsid <"$dir/nsid" || continue
-		[ "$nqn" = "$1" ] && [ "$nsid" = "${2:-1}" ] && [ -b "/dev/${dir##*/}" ] || continue
-		DISK=/dev/${dir##*/}
-		return 0
+		nqn="" nsid=""
+		# Not the paths of which it is made.
+		[[ $dir == *nvme*c*n* ]] || { read -r nqn <"$dir/device/subsysnqn" && read -r nsid <"$dir/nsid"; }
+		if [ "$nqn" = "$1" ] && [ "$nsid" = "${2:-1}" ] && [ -b "/dev/${dir##*/}" ]; then
+			DISK=/dev/${dir##*/}
+			return 0
+		fi
 	done 2>/dev/null
 	return 1
 }
@@ -287,4 +307,22 @@ all_gone() {
 	done 2>/dev/null
 	wait_for 60 no_ctrls || echo "controllers are left: $(ls /sys/class/nvme)"
 	wait_for 20 no_disks || echo "disks are left: $(ls -d /sys/block/nvme*)"
+}
+
+# counted CTRL: what the I/O queues of a controller of Rivet's have counted since they
+# were connected, all together, in COUNT; what is of a CPU once.
+declare -gA COUNT
+counted() {
+	local file key value seen=" " dir=/sys/kernel/debug/rivet/nvme/$1
+	COUNT=()
+	for file in "$dir"/queue*; do
+		[ "$file" != "$dir/queue0" ] || continue
+		while read -r key value; do
+			if [ "$key" = cpu ]; then
+				[[ $seen != *" $value "* ]] || break
+				seen+="$value "
+			fi
+			COUNT[$key]=$((${COUNT[$key]:-0} + value))
+		done <"$file"
+	done
 }

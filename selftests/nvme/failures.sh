@@ -2,19 +2,19 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # Networks that fail.
-# shellcheck disable=SC2086 # lists of words
 
 WIRE=1
 # shellcheck source=selftests/nvme/lib.sh
 . "${0%/*}/lib.sh"
 need_tools fio
 
-# loses PERCENT: packets, both ways.
+# loses PERCENT LENGTH SIZE: packets, both ways, with requests of up to LENGTH. Each of
+# them that rxe has to miss by its timer costs half a second.
 loses() {
 	a_target && limits io_timeout=20 && connects || return
-	for v in va vb; do tc qdisc add dev $v root netem loss "$1%" || fail "tc"; done
-	fio_run lossy --rw=randrw --bsrange=512-64k --size=$((4096 / $1))k --iodepth=8 --ioengine=libaio --direct=1
-	for v in va vb; do tc qdisc del dev $v root; done
+	for v in va vb; do tc qdisc add dev "$v" root netem loss "$1%" || fail "tc"; done
+	fio_run lossy --rw=randrw --bsrange="512-$2" --size="$3" --iodepth=8 --ioengine=libaio --direct=1
+	for v in va vb; do tc qdisc del dev "$v" root; done
 	fio_run after --rw=randrw --bs=4k --size=1M --iodepth=4 --ioengine=libaio --direct=1
 	wait_for 60 ctrl_is "$CTRL" live || fail "it is $(cat "/sys/class/nvme/$CTRL/state")"
 	disconnects
@@ -46,7 +46,7 @@ silenced() {
 	fio_wait load 240
 	disconnects
 }
-cut_net() { for v in va vb; do tc qdisc replace dev $v root netem loss 100% limit 1000; done; }
+cut_net() { for v in va vb; do tc qdisc replace dev "$v" root netem loss 100% limit 1000; done; }
 mend_net() { for v in va vb; do tc qdisc del dev $v root 2>/dev/null; done; }
 
 # for_good: the network does not come back: errors after ctrl_loss_tmo, then all is gone.
@@ -101,4 +101,4 @@ renetwork() {
 	plug va && plug vb
 }
 
-nvme_tests "loses 1" "loses 10" "pulled 5 va" "pulled 5 vb" "silenced 1" "silenced 6" fast_fail "cut_connect 2 20 50 100 200 400 800" for_good
+nvme_tests "loses 1 64k 4M" "loses 10 16k 256k" "pulled 5 va" "pulled 5 vb" "silenced 1" "silenced 6" fast_fail "cut_connect 2 20 50 100 200 400 800" for_good

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # Targets that lie in their answers to reads and writes.
-# shellcheck disable=SC2086 # lists of words
 
 # shellcheck source=selftests/nvme/hostile.sh
 . "${0%/*}/hostile.sh"
@@ -12,14 +11,14 @@ keepalive() {
 	RULES=keepalive#1:silence
 	against "$RULES"
 	connect_bad || { fail "connect: $SAID" && return; }
-	wait_for 20 grep -qxF "did $RULES" $BAD_SAID || fail "there is no keep-alive"
+	wait_for 20 grep -qxF "did $RULES" "$BAD_SAID" || fail "there is no keep-alive"
 	wait_for 30 recovers || fail "the host does not mind"
 	wait_for 60 settled || fail "it does not settle: $(cat /sys/class/nvme/nvme*/state)"
 	quiet
 	honest
 }
 # recovers: it has connected a second time, or given up.
-recovers() { no_ctrls || [ "$(grep -cx "connected 0" $BAD_SAID)" -ge 2 ]; }
+recovers() { no_ctrls || [ "$(grep -cx "connected 0" "$BAD_SAID")" -ge 2 ]; }
 
 nvme_tests "reads read#30:cid=100" "reads read#30:cid=0x0fff" "reads read#30:cid=0xffff" "reads read#30:again" \
 	"reads read#30:twice" "small write#30:twice" "writes write#30:again" "deep read#20:twice" "deep read#20:hold" \

@@ -3,7 +3,6 @@
 #
 # Targets that do what they should not with the memory that they are given, and with
 # the keys to it.
-# shellcheck disable=SC2086 # lists of words
 
 # shellcheck source=selftests/nvme/hostile.sh
 . "${0%/*}/hostile.sh"
@@ -16,7 +15,7 @@ shows() {
 	RULES=$*
 	against "$@"
 	connect_bad || { fail "connect: $SAID" && return; }
-	wait_for 20 find_disk $BADNQN || { fail "no disk" && return; }
+	wait_for 20 find_disk "$BADNQN" || { fail "no disk" && return; }
 	# Secrets, which pass through whatever buffers there are.
 	tr '\0' '\151' </dev/zero | dd of="$DISK" bs=64k count=32 oflag=direct iflag=fullblock status=none || fail "dd"
 	dd if="$DISK" of=/dev/null bs="$length" count=$((2097152 / length < 200 ? 2097152 / length : 200)) iflag=direct status=none || fail "dd"
@@ -38,14 +37,14 @@ other_key() {
 	RULES="inv-other"
 	against "read#20:inv-other"
 	connect_bad || { fail "connect: $SAID" && return; }
-	wait_for 20 find_disk $BADNQN && first=$DISK || { fail "no disk" && return; }
+	wait_for 20 find_disk "$BADNQN" && first=$DISK || { fail "no disk" && return; }
 	# shellcheck disable=SC2086 # words
 	connect_to $BADNQN:2 $AT_FIRST $SOON || { fail "connect: $SAID" && return; }
-	wait_for 20 find_disk $BADNQN:2 || { fail "no second disk" && return; }
+	wait_for 20 find_disk "$BADNQN:2" || { fail "no second disk" && return; }
 	dd if="$DISK" of=/dev/null bs=16k count=30 iflag=direct status=none 2>/dev/null &
 	STATUS=0
 	timeout $((90 * SLOWER)) dd if="$first" of=/dev/null bs=16k count=30 iflag=direct status=none 2>/tmp/lied || STATUS=$?
-	[ $STATUS -ne 124 ] || fail "the read hangs"
+	[ "$STATUS" -ne 124 ] || fail "the read hangs"
 	wait_for 60 settled || fail "it does not settle: $(cat /sys/class/nvme/nvme*/state)"
 	did "read#20:inv-other"
 	quiet
@@ -55,14 +54,14 @@ other_key() {
 # late: after the answer the memory is not the target's any more.
 late() {
 	reads "read#30:late=200"
-	! grep -qx "late: it was written" $BAD_SAID || fail "the target writes to memory after its answer"
+	! grep -qx "late: it was written" "$BAD_SAID" || fail "the target writes to memory after its answer"
 }
 
 # wrong_way: memory that is to be read only.
 wrong_way() {
 	not_for_rdma "it lets the target write to what it should read"
 	writes "write#5:wrong-way"
-	grep -q "^wrong way: " $BAD_SAID || fail "the target writes to what it should read"
+	grep -q "^wrong way: " "$BAD_SAID" || fail "the target writes to what it should read"
 }
 
 nvme_tests "shows 512 read:no-data" "shows 4096 read:no-data" "shows 65536 read:no-data" "shows 65536 read:half-data" \

@@ -23,6 +23,7 @@ rivet) has_rivet || LACKING="this module has no NVMe host" ;;
 esac
 
 needs rxe network
+[ -z "${WIRE-}" ] || [ -z "$ALONE" ] || LACKING="this kernel has no rules of routing"
 
 # needs_rivet: a test that asks for what only Rivet's host has.
 needs_rivet() { [ "$NVME_TRANSPORT" = rivet ] || skip "it is about Rivet's NVMe host, and this is nvme-$NVME_TRANSPORT"; }
@@ -155,6 +156,7 @@ restore() {
 	local pid
 	for pid in $(jobs -p); do kill -KILL "$pid"; done 2>/dev/null
 	renetwork
+	no_stall
 	all_gone
 	after
 	no_targets
@@ -170,6 +172,7 @@ renetwork() { :; }
 nvme_tests() {
 	local paths=1
 	[[ $1 != [1-9] ]] || { paths=$1 && shift; }
+	[ "$paths" = 1 ] || [ -z "$ALONE" ] || LACKING="this kernel has no rules of routing"
 	if [ -n "$LACKING" ]; then
 		none_of "$@"
 		exit 0
@@ -206,7 +209,7 @@ machine_down() {
 	local status=$1 module
 	if [ "${RIVET_PAIR-}" = a ]; then pair_down; else network_down "$2"; fi
 	[ "$NVME_TRANSPORT" != rivet ] || rivet_unload || status=1
-	for module in nvme_rdma nvmet_rdma nvmet null_blk dm_mod nvme_fabrics nvme_core rdma_rxe veth bridge; do
+	for module in ext4 xfs nvme_rdma nvmet_rdma nvmet null_blk dm_mod nvme_fabrics nvme_core rdma_rxe veth bridge; do
 		! grep -q "^$module " /proc/modules || modprobe -r "$module" || status=1
 	done
 	exit "$status"

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # Two paths to one disk: whatever happens to one, who uses the disk sees no error.
-# shellcheck disable=SC2086 # lists of words
 
 # shellcheck source=selftests/nvme/lib.sh
 . "${0%/*}/lib.sh"
@@ -10,7 +9,7 @@ need_tools fio
 
 # two_paths: FIRST and SECOND are their controllers.
 two_paths() {
-	a_target 64 && port 2 10.78.0.2 && offer 2 $NQN || { fail "no target" && return 1; }
+	a_target 64 && port 2 10.78.0.2 && offer 2 "$NQN" || { fail "no target" && return 1; }
 	connects --reconnect-delay=1 --keep-alive-tmo=2
 	FIRST=$CTRL
 	# shellcheck disable=SC2086 # words
@@ -26,9 +25,9 @@ port_away() {
 	two_paths || return
 	load 3
 	for n in 1 2; do
-		withdraw $n $NQN
+		withdraw "$n" "$NQN"
 		flows "$DISK" 60 || fail "no I/O without port $n"
-		offer $n $NQN
+		offer "$n" "$NQN"
 		nap 2
 		flows "$DISK" 60 || fail "no I/O with port $n again"
 	done
@@ -66,14 +65,14 @@ ana() {
 	local state a b
 	two_paths || return
 	for state in non-optimized inaccessible optimized; do
-		echo $state >$N/ports/1/ana_groups/1/ana_state || fail "ana_state $state"
-		wait_for 20 ana_is 1 $state || fail "the host does not hear of $state"
-		fio_run $state --rw=randrw --bs=4k --size=2M --iodepth=8 --ioengine=libaio --direct=1
+		echo "$state" >"$N/ports/1/ana_groups/1/ana_state" || fail "ana_state $state"
+		wait_for 20 ana_is 1 "$state" || fail "the host does not hear of $state"
+		fio_run "$state" --rw=randrw --bs=4k --size=2M --iodepth=8 --ioengine=libaio --direct=1
 	done
 	# Inaccessible under load.
 	load 2
 	for state in inaccessible optimized; do
-		echo $state >$N/ports/2/ana_groups/1/ana_state
+		echo "$state" >"$N/ports/2/ana_groups/1/ana_state"
 		flows "$DISK" 60 || fail "no I/O while the second path is $state"
 	done
 	fio_wait load 240
@@ -94,7 +93,7 @@ round_robin() {
 	a=$(cat /sys/class/net/va/statistics/tx_packets) b=$(cat /sys/class/net/vc/statistics/tx_packets)
 	fio_run both --rw=randrw --bs=4k --size=4M --iodepth=16 --ioengine=libaio --direct=1
 	a=$(($(cat /sys/class/net/va/statistics/tx_packets) - a)) b=$(($(cat /sys/class/net/vc/statistics/tx_packets) - b))
-	[ $a -gt 500 ] && [ $b -gt 500 ] || fail "packets by the first path: $a, by the second: $b"
+	[ "$a" -gt 500 ] && [ "$b" -gt 500 ] || fail "packets by the first path: $a, by the second: $b"
 	disconnects
 }
 

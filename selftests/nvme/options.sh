@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # The ways to connect: options, what is refused, IPv6, with authentication.
-# shellcheck disable=SC2086 # lists of words
 
 # shellcheck source=selftests/nvme/lib.sh
 . "${0%/*}/lib.sh"
@@ -67,9 +66,9 @@ twice() {
 }
 
 ipv6() {
-	disk disk0 64 && subsystem $NQN && namespace $NQN 1 /dev/disk0 && port 6 fd77::2 && offer 6 $NQN || { fail "no target" && return; }
-	connect_to $NQN -a fd77::2 -s 4420 -w fd77::1 || { fail "connect: $SAID" && return; }
-	wait_for 20 find_disk $NQN || { fail "no disk" && return; }
+	disk disk0 64 && subsystem "$NQN" && namespace "$NQN" 1 /dev/disk0 && port 6 fd77::2 && offer 6 "$NQN" || { fail "no target" && return; }
+	connect_to "$NQN" -a fd77::2 -s 4420 -w fd77::1 || { fail "connect: $SAID" && return; }
+	wait_for 20 find_disk "$NQN" || { fail "no disk" && return; }
 	fio_run ipv6 --rw=randrw --bsrange=512-256k --size=4M --iodepth=8 --ioengine=libaio --direct=1
 	disconnects
 }
@@ -77,12 +76,12 @@ ipv6() {
 # auth [KEY=VALUE...] [both]: DH-HMAC-CHAP, and no entry without the key.
 auth() {
 	local key ckey="" pair host=$N/hosts/$HOSTNQN
-	[[ " $* " != *" both "* ]] || ckey=$(nvme gen-dhchap-key -n $NQN)
-	key=$(nvme gen-dhchap-key -n $HOSTNQN) || { fail "no key" && return; }
-	a_target && echo 0 >$N/subsystems/$NQN/attr_allow_any_host && mkdir $host && echo "$key" >$host/dhchap_key || return
+	[[ " $* " != *" both "* ]] || ckey=$(nvme gen-dhchap-key -n "$NQN")
+	key=$(nvme gen-dhchap-key -n "$HOSTNQN") || { fail "no key" && return; }
+	a_target && echo 0 >"$N/subsystems/$NQN/attr_allow_any_host" && mkdir "$host" && echo "$key" >"$host/dhchap_key" || return
 	for pair; do [[ $pair != *=* ]] || echo "${pair#*=}" >"$host/${pair%%=*}" || fail "$pair"; done
-	[ -z "$ckey" ] || echo "$ckey" >$host/dhchap_ctrl_key || fail "the controller's key"
-	ln -s $host $N/subsystems/$NQN/allowed_hosts/$HOSTNQN
+	[ -z "$ckey" ] || echo "$ckey" >"$host/dhchap_ctrl_key" || fail "the controller's key"
+	ln -s "$host" "$N/subsystems/$NQN/allowed_hosts/$HOSTNQN"
 	# Who has another key gets no answer any more, for so long.
 	limits admin_timeout=10
 	# shellcheck disable=SC2086 # words

@@ -4,7 +4,6 @@
 # A target on another machine, which dies, stands still and comes back:
 #
 #   qemu/vm pair --root --name NAME --other /rivet/selftests/nvme/pair-target -- /rivet/selftests/run nvme/pair
-# shellcheck disable=SC2086 # lists of words
 
 # shellcheck source=selftests/nvme/lib.sh
 . "${0%/*}/lib.sh"
@@ -93,15 +92,15 @@ filesystem() {
 	# shellcheck disable=SC2086 # words
 	there $SHORT || return
 	need_tools mkfs.ext4 e2fsck
-	modprobe ext4 && mkdir -p $at && mkfs.ext4 -q -F "$DISK" && mount "$DISK" $at || { fail "no file system" && return; }
-	fio --name=files --directory=$at --rw=randwrite --bsrange=1k-64k --size=8M --numjobs=2 --ioengine=libaio --iodepth=8 \
+	modprobe ext4 && mkdir -p "$at" && mkfs.ext4 -q -F "$DISK" && mount "$DISK" "$at" || { fail "no file system" && return; }
+	fio --name=files --directory="$at" --rw=randwrite --bsrange=1k-64k --size=8M --numjobs=2 --ioengine=libaio --iodepth=8 \
 		--fsync=32 --verify=crc32c --loops=2 --output=/tmp/fio.files >/tmp/fio.files.said 2>&1 &
 	flows "$DISK" 60 || fail "no I/O"
 	other kill
 	other start || { fail "it does not start again" && return; }
 	wait_for 300 no_jobs || fail "the load hangs"
 	wait %% 2>/dev/null || fail "fio: $(tail -n 5 /tmp/fio.files.said)"
-	umount $at || fail "umount"
+	umount "$at" || fail "umount"
 	out=$(e2fsck -f -n "$DISK" 2>&1) || fail "it is not whole: $out"
 	disconnects
 }

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # What is written is what is read, by all kinds of queues and capsules.
-# shellcheck disable=SC2086 # lists of words
 
 # shellcheck source=selftests/nvme/lib.sh
 . "${0%/*}/lib.sh"
@@ -43,15 +42,15 @@ queues() {
 two_disks() {
 	local first
 	a_target 32 && connects && first=$DISK || return
-	disk disk1 32 && subsystem $NQN:2 && namespace $NQN:2 1 /dev/disk1 && offer 1 $NQN:2 || { fail "the second target" && return; }
+	disk disk1 32 && subsystem "$NQN:2" && namespace "$NQN:2" 1 /dev/disk1 && offer 1 "$NQN:2" || { fail "the second target" && return; }
 	# shellcheck disable=SC2086 # words
 	connect_to $NQN:2 $AT_FIRST || { fail "connect: $SAID" && return; }
-	wait_for 20 find_disk $NQN:2 || { fail "no second disk" && return; }
+	wait_for 20 find_disk "$NQN:2" || { fail "no second disk" && return; }
 	fio_start second --rw=randrw --bsrange=512-256k --blockalign=512 --iodepth=16 --size=16M --ioengine=libaio --direct=1
 	DISK=$first fio_run first --rw=randrw --bsrange=512-256k --blockalign=512 --iodepth=16 --size=16M --ioengine=libaio --direct=1
 	fio_wait second 120
 	disconnects
-	disconnects $NQN:2
+	disconnects "$NQN:2"
 }
 
 # shared: the target's queues share their receives, of which there are too few.
@@ -83,7 +82,7 @@ administered() {
 after() {
 	if [ "$(cat /sys/module/nvmet_rdma/parameters/use_srq 2>/dev/null)" = Y ]; then
 		no_targets
-		modprobe -r nvmet_rdma
+		modprobe -r nvmet_rdma && modprobe nvmet
 	fi
 }
 

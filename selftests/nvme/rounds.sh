@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # Connected and disconnected again and again: nothing is left, and no trend in memory.
-# shellcheck disable=SC2086 # lists of words
 
 # shellcheck source=selftests/nvme/lib.sh
 . "${0%/*}/lib.sh"
@@ -30,10 +29,10 @@ one_round() {
 	# shellcheck disable=SC2086 # words
 	connect_to $NQN $AT_FIRST || { fail "connect: $SAID" && return 1; }
 	if [ $((ROUND % 10)) -eq 0 ]; then
-		wait_for 20 find_disk $NQN || { fail "no disk" && return 1; }
+		wait_for 20 find_disk "$NQN" || { fail "no disk" && return 1; }
 		dd if=/dev/zero of="$DISK" bs=64k count=4 oflag=direct status=none || fail "dd"
 	fi
-	nvme disconnect -n $NQN >/dev/null || fail "disconnect"
+	nvme disconnect -n "$NQN" >/dev/null || fail "disconnect"
 }
 
 # rounds COUNT: in four parts; each must not take more than the one before, for ever.
@@ -44,7 +43,7 @@ rounds() {
 	a_target 16 || return
 	ROUND=0
 	for part in 1 2 3 4; do
-		while [ $ROUND -lt $((part * quarter)) ]; do
+		while [ "$ROUND" -lt $((part * quarter)) ]; do
 			ROUND=$((ROUND + 1))
 			one_round || return
 		done
@@ -65,7 +64,7 @@ crowd() {
 	local n
 	disk disk0 16 && port 1 "$SERVER" || { fail "no target" && return; }
 	for n in {1..8}; do
-		subsystem $NQN:$n && namespace $NQN:$n 1 /dev/disk0 && offer 1 $NQN:$n || { fail "no target $n" && return; }
+		subsystem "$NQN:$n" && namespace "$NQN:$n" 1 /dev/disk0 && offer 1 "$NQN:$n" || { fail "no target $n" && return; }
 	done
 	for n in {1..8}; do
 		# shellcheck disable=SC2086 # words

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # The commands of nvme-cli, as they are, with a controller of the host.
-# shellcheck disable=SC2086 # lists of words
 
 # shellcheck source=selftests/nvme/lib.sh
 . "${0%/*}/lib.sh"
@@ -21,6 +20,7 @@ packets() { cat "/sys/class/net/$1/statistics/tx_packets"; }
 # What the other tests build on: both directions pass the network.
 crosses() {
 	local a b
+	[ -z "$ALONE" ] || skip "both ends are one device"
 	a_target && connects || return
 	a=$(packets va) b=$(packets vb)
 	dd if="$DISK" of=/dev/null bs=64k count=64 iflag=direct status=none || fail "dd"
@@ -42,7 +42,7 @@ discover_stays() {
 	# shellcheck disable=SC2086 # words
 	wants "subnqn:  $NQN" nvme discover -p -t "$NVME_TRANSPORT" $AT_FIRST -q $HOSTNQN -I $HOSTID
 	compgen -G "/sys/class/nvme/nvme*" >/dev/null || fail "no discovery controller stays"
-	withdraw 1 $NQN && offer 1 $NQN
+	withdraw 1 "$NQN" && offer 1 "$NQN"
 	disconnects nqn.2014-08.org.nvmexpress.discovery
 	wait_for 10 no_ctrls || fail "the discovery controller is left"
 }
@@ -50,12 +50,12 @@ discover_stays() {
 # connect_all: takes the transport's name from what the target says, which is rdma.
 connect_all() {
 	[ "$NVME_TRANSPORT" = rdma ] || skip "connect-all asks for the transport that the target names, rdma"
-	a_target && subsystem $NQN:2 && offer 1 $NQN:2 || return
+	a_target && subsystem "$NQN:2" && offer 1 "$NQN:2" || return
 	# shellcheck disable=SC2086 # words
 	wants "" nvme connect-all -t rdma $AT_FIRST -q $HOSTNQN -I $HOSTID
 	[ "$(cat /sys/class/nvme/nvme*/subsysnqn | sort | tr '\n' ' ')" = "$NQN $NQN:2 " ] ||
 		fail "connected: $(cat /sys/class/nvme/nvme*/subsysnqn)"
-	wait_for 20 find_disk $NQN || fail "no disk"
+	wait_for 20 find_disk "$NQN" || fail "no disk"
 	wants "" nvme disconnect-all
 	wait_for 20 no_ctrls || fail "controllers are left"
 }
@@ -125,21 +125,21 @@ namespaces() {
 	local first
 	a_target && disk disk1 32 && connects || return
 	first=$DISK
-	namespace $NQN 2 /dev/disk1 || fail "namespace 2"
-	wait_for 20 find_disk $NQN 2 || fail "namespace 2 does not come"
+	namespace "$NQN" 2 /dev/disk1 || fail "namespace 2"
+	wait_for 20 find_disk "$NQN" 2 || fail "namespace 2 does not come"
 	size_is "$DISK" $((32 << 20)) || fail "its size is $(blockdev --getsize64 "$DISK")"
 	fio_run second --rw=randrw --bs=4k --size=1M --iodepth=4 --ioengine=libaio --direct=1
-	rmdir $N/subsystems/$NQN/namespaces/2 || fail "it cannot be removed"
-	wait_for 20 no_disk_of $NQN 2 || fail "namespace 2 stays"
+	rmdir "$N/subsystems/$NQN/namespaces/2" || fail "it cannot be removed"
+	wait_for 20 no_disk_of "$NQN" 2 || fail "namespace 2 stays"
 	# A file grows (of a file system that has a size of blocks, as overlayfs has not);
 	# nvmet looks at its size again.
-	truncate -s 8M /dev/shm/grows && namespace $NQN 3 /dev/shm/grows buffered_io=1 && wait_for 20 find_disk $NQN 3 || fail "namespace 3"
-	truncate -s 16M /dev/shm/grows && echo 1 >$N/subsystems/$NQN/namespaces/3/revalidate_size
+	truncate -s 8M /dev/shm/grows && namespace "$NQN" 3 /dev/shm/grows buffered_io=1 && wait_for 20 find_disk "$NQN" 3 || fail "namespace 3"
+	truncate -s 16M /dev/shm/grows && echo 1 >"$N/subsystems/$NQN/namespaces/3/revalidate_size"
 	wait_for 20 size_is "$DISK" $((16 << 20)) || fail "the size stays at $(blockdev --getsize64 "$DISK")"
 	wants "" nvme ns-rescan "/dev/$CTRL"
 	DISK=$first fio_run first --rw=randrw --bs=4k --size=1M --iodepth=4 --ioengine=libaio --direct=1
 	disconnects
-	rmdir $N/subsystems/$NQN/namespaces/3 && rm -f /dev/shm/grows
+	rmdir "$N/subsystems/$NQN/namespaces/3" && rm -f /dev/shm/grows
 }
 
 # Reset under load: what is under way is done after it.

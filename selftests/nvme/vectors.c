@@ -27,8 +27,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define MOST		(1024 * 1024)
-#define ARENA		(8 << 20)
+#define MOST		1048576
+#define ARENA		(8 * MOST)
 #define MOST_PIECES	256
 #define SECTOR		512
 #define PAGE		4096
@@ -113,9 +113,24 @@ static int divide_by_page(struct iovec *pieces, __u8 *memory, size_t length, siz
 	return n;
 }
 
+/* Whether the kernel takes pieces that are no whole sectors. */
+static bool odd_lengths;
+
 static int divide(struct iovec *pieces, __u8 *memory, size_t length, size_t align)
 {
-	return (below(2) ? divide_by_sector : divide_by_page)(pieces, memory, length, align);
+	if (odd_lengths && below(2))
+		return divide_by_page(pieces, memory, length, align);
+	return divide_by_sector(pieces, memory, length, align);
+}
+
+static bool takes_odd_lengths(int fd, __u8 *memory, size_t align)
+{
+	struct iovec pieces[] = {
+		{ .iov_base = memory + PAGE - align, .iov_len = align },
+		{ .iov_base = memory + PAGE, .iov_len = SECTOR - align },
+	};
+
+	return align < SECTOR && preadv(fd, pieces, 2, 0) == SECTOR;
 }
 
 static void copy(const struct iovec *pieces, int n, __u8 *flat, bool out)
@@ -139,6 +154,7 @@ static void write_and_read(int fd, int count, bool huge)
 
 	if (ioctl(fd, BLKGETSIZE64, &size))
 		err(2, "size");
+	odd_lengths = takes_odd_lengths(fd, memory, align);
 	for (int i = 0; i < count; i++) {
 		size_t length = SECTOR * (1 + below(1 << below(12)));
 		off_t offset = SECTOR * below((size - length) / SECTOR);
@@ -161,7 +177,8 @@ static void write_and_read(int fd, int count, bool huge)
 				errx(1, "%zu bytes at %lld: byte %zu is %02x, not %02x",
 				     length, (long long)offset, at, back[at], flat[at]);
 	}
-	printf("aligned to %zu, up to %zu pieces\n", align, pieces_most);
+	printf("aligned to %zu, up to %zu pieces%s\n", align, pieces_most,
+	       odd_lengths ? "" : ", of whole sectors");
 }
 
 static void read_once(int fd, off_t offset, size_t length)
