@@ -91,7 +91,7 @@ class Progress:
                 # As it will be on the next machine.
                 self.skipped.add(case)
                 self.show(case, f"{case} not measured")
-        elif words and not (line.startswith("vm bench-") and line.endswith("exit status 0\n")):
+        elif words and words[0] != "#" and not (line.startswith("vm bench-") and line.endswith("exit status 0\n")):
             self.clear()
             print(line, end="", flush=True)
 

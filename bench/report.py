@@ -43,7 +43,7 @@ class Case:
     def take(self, fields):
         """The fields of a line "pair" behind the name."""
         _, rivet, other, self.metric, self.unit, other_name, goal = fields
-        self.pairs.append((float(rivet), None if other == "-" else float(other)))
+        self.pairs.append(tuple(None if figure == "-" else float(figure) for figure in (rivet, other)))
         self.other_name = None if other_name == "-" or other == "-" else other_name
         if goal != "record" and not GOAL.match(goal):
             sys.exit(f"{self.name}: '{goal}' is no goal")
@@ -56,17 +56,18 @@ class Case:
             empty = ("rivet", "other", "other_name", "ratio", "goal", "met")
             record |= dict.fromkeys(empty)
             return record | {"skipped": self.skipped, "failed": self.failed}
-        rivets = [rivet for rivet, _ in self.pairs]
+        rivets = [rivet for rivet, _ in self.pairs if rivet is not None]
         others = [other for _, other in self.pairs if other is not None]
-        ratios = [rivet / other for rivet, other in self.pairs if other]
-        record["rivet"] = median(rivets)
+        ratios = [rivet / other for rivet, other in self.pairs if other and rivet is not None]
+        record["rivet"] = median(rivets) if rivets else None
         record["other"] = median(others) if others else None
         record["other_name"] = self.other_name
         record["ratio"] = median(ratios) if ratios else None
         record["goal"] = self.goal
         record["met"] = self.met(record)
         record["rounds"] = len(self.pairs)
-        record["rivet_min"], record["rivet_max"] = spread(rivets)
+        if rivets:
+            record["rivet_min"], record["rivet_max"] = spread(rivets)
         if others:
             record["other_min"], record["other_max"] = spread(others)
         if ratios:
@@ -75,7 +76,7 @@ class Case:
 
     def met(self, record):
         goal = GOAL.match(self.goal)
-        if not goal:
+        if not goal or record["rivet"] is None:
             return None
         what, compare, limit = goal.groups()
         figure = record[what]

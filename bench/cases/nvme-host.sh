@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash disable=SC2034 # variables for bench/measure
+#
+# Rivet's NVMe host beside nvme-rdma: the same target, null_blk behind it, in the same
+# boot and in turns. "null-NAME" is the same load on null_blk itself, without any of
+# it; "naive-NAME" is Rivet by the policy "naive". Beside read-32 stands what Rivet's
+# queues have posted, rung and had events for, for each request.
+#
+# NVME_ROWS are the rows that are wanted, without what stands beside them (all).
+
+# Name, what is better (lower latency, higher rate), how much of it, fio's options.
+ROWS=(
+	"read-1 lat 0.8 --rw=randread --bs=4k --iodepth=1"
+	"write-1 lat 0.8 --rw=randwrite --bs=4k --iodepth=1"
+	"read-32 iops 1.3 --rw=randread --bs=4k --iodepth=32"
+	"read-32x2 iops 1.3 --rw=randread --bs=4k --iodepth=32 --numjobs=2"
+	"write-32 iops 1.3 --rw=randwrite --bs=4k --iodepth=32"
+	"small-32 iops 1.3 --rw=randread --bs=512 --iodepth=32"
+	"sequential-read-8 bytes 1.1 --rw=read --bs=128k --iodepth=8"
+	"sequential-write-8 bytes 1.1 --rw=write --bs=128k --iodepth=8"
+	"polled-1 lat 0.9 --rw=randread --bs=4k --iodepth=1 --hipri"
+)
+# Four queues, whatever the CPUs are, and one that is polled.
+QUEUES="--nr-io-queues=2 --nr-write-queues=2 --nr-poll-queues=1"
+
+other_name=nvme-rdma
+requires="file:$CONFIG/nvme"
+
+# row NAME: sets options, what and least.
+row() {
+	local row name
+	for row in "${ROWS[@]}"; do
+		read -r name what least options <<<"$row"
+		[ "$name" != "$1" ] || return 0
+	done
+	return 1
+}
+
+describe() {
+	local what least options
+	goal=record
+	case $1 in
+	connect) metric=time unit=ms goal="ratio <= 1.0" && return ;;
+	posts) metric="work requests" unit=wr/IO goal="rivet <= 1" other_name=- && return ;;
+	doorbells) metric=doorbells unit=per/IO other_name=- && return ;;
+	cq_events) metric="CQ events" unit=per/IO other_name=- && return ;;
+	esac
+	row "${1#@(null|naive)-}" || return
+	case $CLOCK:$what in
+	icount:*) metric=instructions unit=instr/IO ;;
+	*:lat) metric=latency unit=us goal="ratio <= $least" ;;
+	*:iops) metric=rate unit=IO/s goal="ratio >= $least" ;;
+	*:bytes) metric=throughput unit=B/s goal="ratio >= $least" ;;
+	esac
+	[ "$CLOCK:$1" != icount:read-1 ] || goal="ratio <= 0.95"
+	case $1 in
+	null-*) goal=record other_name=null_blk ;;
+	naive-*) goal=record other_name=naive ;;
+	esac
+}
+
+setup() {
+	# shellcheck source=bench/nvme.sh
+	. "$BENCH/nvme.sh"
+	# shellcheck disable=SC2086 # words
+	nvme_up $QUEUES
+}
+
+# connect_time HOST: of one more connect, in ms.
+connect_time() {
+	local begin
+	nvme disconnect -n "$NQN:$1" >/dev/null || return
+	begin=${EPOCHREALTIME/./}
+	# shellcheck disable=SC2086 # words
+	nvme_connect "$1" $QUEUES || return
+	CONNECTED=$(((${EPOCHREALTIME/./} - begin) / 1000))
+}
+
+# figure_of HOST: of the row.
+figure_of() {
+	# So many that fio's milliseconds do not matter.
+	local IOS=1500
+	[ "$what" != bytes ] || IOS=150
+	# shellcheck disable=SC2086 # words
+	fio_on "$1" $options || return
+	case $CLOCK:$what in
+	# All that the machine does while the requests are under way, divided by them.
+	icount:*) FIGURE=$(calc "1000000000 / ${F[iops]}") ;;
+	*:lat) FIGURE=$(calc "${F[lat]} / 1000") ;;
+	*) FIGURE=${F[$what]} ;;
+	esac
+}
+
+# beside ROW: what stands beside it.
+beside() {
+	local -A before
+	local key ios
+	figure_of null && pair_of "null-$1" - "$FIGURE" || return
+	[[ $1 = read-@(1|32) ]] || return 0
+	figure_of naive && pair_of "naive-$1" "$rivet" "$FIGURE" || return
+	[ "$1" = read-32 ] || return 0
+	counted "${CTRLS[rivet]}"
+	for key in posts doorbells cq_events; do before[$key]=${COUNT[$key]}; done
+	figure_of rivet && counted "${CTRLS[rivet]}" || return
+	ios=$((F[total] / 4096))
+	for key in posts doorbells cq_events; do
+		pair_of $key "$(calc "(${COUNT[$key]} - ${before[$key]}) / $ios")" || return
+	done
+}
+
+round() {
+	local row name what least options rivet other
+	run_rivet() { figure_of rivet && rivet=$FIGURE; }
+	run_other() { figure_of rdma && other=$FIGURE; }
+	for row in "${ROWS[@]}"; do
+		row "${row%% *}" || return
+		name=${row%% *}
+		[ -z "${NVME_ROWS-}" ] || [[ " $NVME_ROWS " == *" $name "* ]] || continue
+		# A round takes minutes, and the machine is not to be taken for dead.
+		echo "# $name"
+		# On one CPU nothing else runs while somebody polls.
+		[ "$CLOCK:$name" != icount:polled-1 ] || continue
+		in_turn run_rivet run_other && pair_of "$name" "$rivet" "$other" || return
+		[ -n "${NVME_ROWS-}" ] || [ "$name" = polled-1 ] || beside "$name" || return
+	done
+	[ "$CLOCK" = threads ] && [ -z "${NVME_ROWS-}" ] || return 0
+	run_rivet() { connect_time rivet && rivet=$CONNECTED; }
+	run_other() { connect_time rdma && other=$CONNECTED; }
+	in_turn run_rivet run_other && pair_of connect "$rivet" "$other"
+}
