@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """The tables of "make run", and the same as JSON.
 
-table.py MTU RUN INSTRUCTIONS OUTPUT: RUN and INSTRUCTIONS name two runs of the
-virtual machine (RUN.results, RUN.json) at that MTU; OUTPUT is the file to write.
+table.py MTU RUN INSTRUCTIONS OUTPUT [STORAGE]: RUN, INSTRUCTIONS and STORAGE name
+runs of the virtual machine (RUN.results, RUN.json) at that MTU, STORAGE one of
+bench/measure; OUTPUT is the file to write.
 """
 
 import json
@@ -23,21 +24,50 @@ def pairs(path):
 
 
 def case(name, rounds):
-    """Medians of both, and of the ratio of each pair."""
     metric = name.split("-")[0]
+    unit = "us" if metric == "latency" else "op/s"
+    return {"name": name, "metric": metric, "unit": unit} | beside("perftest", rounds)
+
+
+def beside(other, rounds):
+    """Medians of Rivet and another, and of the ratio of each pair."""
     return {
-        "name": name,
-        "metric": metric,
-        "unit": "us" if metric == "latency" else "op/s",
         "rivet": statistics.median(r for r, _ in rounds),
-        "perftest": statistics.median(p for _, p in rounds),
+        other: statistics.median(p for _, p in rounds),
         "ratio": round(statistics.median(r / p for r, p in rounds), 3),
         "rounds": len(rounds),
         "rivet_min": min(r for r, _ in rounds),
         "rivet_max": max(r for r, _ in rounds),
-        "perftest_min": min(p for _, p in rounds),
-        "perftest_max": max(p for _, p in rounds),
+        f"{other}_min": min(p for _, p in rounds),
+        f"{other}_max": max(p for _, p in rounds),
     }
+
+
+def storage(path):
+    """The cases of a run of bench/measure."""
+    cases = {}
+    with open(path, encoding="ascii") as lines:
+        for line in lines:
+            kind, *fields = line.rstrip("\n").split("\t")
+            if kind != "pair":
+                sys.exit(f"{fields[0]}: {fields[1]}")
+            _, name, _, rivet, other, metric, unit, other_name, _ = fields
+            about, pairs = cases.setdefault(name, ({"metric": metric, "unit": unit, "other": other_name}, []))
+            pairs.append((float(rivet), float(other)))
+    return [
+        {"name": name, "metric": about["metric"], "unit": about["unit"]} | beside(about["other"], pairs)
+        for name, (about, pairs) in cases.items()
+    ]
+
+
+def storage_table(rows):
+    print("NVMe over RDMA by fio, 4 KiB, on one machine; latency in us, rate in operations per second")
+    print(f"  {'':<30}{'Rivet':>12}{'nvme-rdma':>12}{'ratio':>8}")
+    for row in rows:
+        op, depth = row["name"].split("-")[-2:]
+        what = f"random {op}, depth {depth}: {row['metric']}"
+        print(f"  {what:<30}{number(row['rivet']):>12}{number(row['nvme-rdma']):>12}{row['ratio']:>8.2f}")
+    print()
 
 
 def middle(windows):
@@ -73,7 +103,7 @@ def instructions(path):
 
 
 def main():
-    mtu, run, counted, output = sys.argv[1:]
+    mtu, run, counted, output, *rest = sys.argv[1:]
     rows = [case(name, rounds) for name, rounds in pairs(run + ".results").items()]
     with open(run + ".json", encoding="utf-8") as file:
         vm = json.load(file)
@@ -115,6 +145,11 @@ def main():
                 "windows": windows,
             }
         )
+    for path in rest:
+        print()
+        found = storage(path + ".results")
+        storage_table(found)
+        rows += found
     with open(output, "w", encoding="utf-8") as file:
         machine = ("kernel", "qemu", "cpu_model", "accel", "cpus", "memory_mib")
         report = {key: vm[key] for key in machine} | {"mtu": int(mtu)}
