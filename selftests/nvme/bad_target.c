@@ -403,6 +403,8 @@ static void identify_ctrl(struct command *command)
 	memcpy(id + 24, "bad target", 10);
 	put_le(id + 78, command->queue->ctrl->cntlid, 2);
 	put_le(id + 80, 0x10300, 4);
+	/* It tells of changes of namespaces. */
+	put_le(id + 92, BIT(8), 4);
 	id[111] = 1;
 	id[258] = 3;
 	id[259] = 3;

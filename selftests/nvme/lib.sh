@@ -145,7 +145,7 @@ no_jobs() { [ -z "$(jobs -rp)" ]; }
 objects() {
 	local line
 	while read -r _ line; do
-		if [ "$NVME_TRANSPORT" = rdma ] || [[ $line != rxe[ac]* ]]; then
+		if [ "$NVME_TRANSPORT" = rdma ] || [ -n "$ALONE" ] || [[ $line != rxe[ac]* ]]; then
 			line=${line/ cq +([0-9]) / }
 		fi
 		echo "$line"
