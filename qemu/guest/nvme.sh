@@ -142,9 +142,10 @@ switch_up() {
 			ip -n wire link set "w$v" master sw up || return
 	done
 }
-# pull INTERFACE, plug INTERFACE: its cable.
-pull() { ip -n wire link set "w$1" down; }
-plug() { ip -n wire link set "w$1" up; }
+# pull INTERFACE, plug INTERFACE: behind it nothing passes. The carrier stays, as rxe
+# takes what an interface without one refuses for an error of the QP, of QP 1 too.
+pull() { ip -n wire link set "w$1" type bridge_slave state 0; }
+plug() { ip -n wire link set "w$1" type bridge_slave state 3; }
 
 path_down() {
 	local host target net net6 v
