@@ -2,9 +2,9 @@
 # shellcheck shell=bash disable=SC2034 # variables for bench/measure
 #
 # Rivet's NVMe host beside nvme-rdma: the same target, null_blk behind it, in the same
-# boot and in turns. "null-NAME" is the same load on null_blk itself, without any of
-# it; "naive-NAME" is Rivet by the policy "naive". Beside read-32 stands what Rivet's
-# queues have posted, rung and had events for, for each request.
+# boot and in turns. Beside the small reads stand "null-NAME", the same load on null_blk
+# itself, without any of it, and "naive-NAME", Rivet by the policy "naive"; beside read-32 what
+# Rivet's queues have posted, rung and had events for, for each request.
 #
 # NVME_ROWS are the rows that are wanted, without what stands beside them (all).
 
@@ -95,8 +95,8 @@ figure_of() {
 beside() {
 	local -A before
 	local key ios
-	figure_of null && pair_of "null-$1" - "$FIGURE" || return
 	[[ $1 = read-@(1|32) ]] || return 0
+	figure_of null && pair_of "null-$1" - "$FIGURE" || return
 	figure_of naive && pair_of "naive-$1" "$rivet" "$FIGURE" || return
 	[ "$1" = read-32 ] || return 0
 	counted "${CTRLS[rivet]}"
