@@ -34,8 +34,10 @@ STEPS = {
     "lock": "a lock for each lane",
     "lanes": "a lane for each CPU",
     "completion": "adaptive completion",
-    "memory": "memory: copy or fast",
-    "batch": "batching, signals: default",
+    "memory": "memory without waiting",
+    "copy": "small payloads copied",
+    "batch": "one doorbell for many",
+    "signal": "few completions: default",
 }
 RATE, RATE_GAIN = "#a9c6d2", "#2f6f8a"
 COST, COST_SAVED = "#d9a48d", "#f3e3da"

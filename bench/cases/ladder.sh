@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# From the textbook to the default policy, with one part changed at each step:
-# 4 KiB READs, 4 submitters at depth 16 that go round 64 buffers.
+# From the textbook to the default policy, with one knob changed at each step (and
+# those that have no meaning without it): 4 KiB READs, 4 submitters at depth 16 that go
+# round 64 buffers. With "memory" auto nothing is copied before "copy" sets the
+# threshold.
 
 requires="policies end:policy end:submitters end:buffers"
 other_name=naive
@@ -13,8 +15,10 @@ STEPS=(
 	"lock lock"
 	"lanes lanes"
 	"completion completion coalesce_usecs coalesce_count busy_usecs poll_budget"
-	"memory memory copy_threshold mr_cache_entries"
-	"batch batch signal_every"
+	"memory memory"
+	"copy copy_threshold mr_cache_entries"
+	"batch batch"
+	"signal signal_every"
 )
 
 setup() {
