@@ -65,6 +65,22 @@ flood() {
 	ends_well
 }
 
+# many: sixteen connections, while each knob of their policy is turned.
+many() {
+	local pair
+	server && policy p memory=cached && client op=read size=3000 verify=1 connections=16 submitters=1 depth=2 \
+		duration_ms=600000 policy=p && start c a || return
+	goes_on "the start"
+	for pair in completion=busy busy_usecs=0 completion=coalesce coalesce_usecs=1 coalesce_count=1 coalesce_usecs=10000 \
+		completion=interrupt poll_budget=1 completion=adaptive poll_budget=256 busy_usecs=1000 lanes=1 cpus=0 \
+		lock=global memory=register mr_cache_entries=0 batch=1 signal_every=256 copy_threshold=0 completion=busy; do
+		put "/policies/p/${pair%%=*}" "${pair#*=}"
+		[ "$ERRNO" = OK ] || fail "$pair: $ERRNO"
+		goes_on "$pair"
+	done
+	ends_well
+}
+
 # Those that are not live are for the next one, and the policy stays.
 others() {
 	local pair
@@ -138,7 +154,7 @@ around() {
 	{ kill -KILL $! && wait $!; } 2>/dev/null
 }
 
-tests "changes register" "changes cached" "flood fast" others \
+tests "changes register" "changes cached" "flood fast" many others \
 	"cpu_goes 1" "cpu_goes 0 cpus=1 completion=interrupt memory=cached" \
 	"cpu_goes 1 completion=busy lock=global" \
 	"cpu_goes 1 completion=coalesce memory=register lock=global" started_without around

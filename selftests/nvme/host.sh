@@ -169,6 +169,21 @@ live() {
 	disconnects
 }
 
+# rests: without requests nobody polls.
+rests() {
+	local before
+	by "completion=$1" || return
+	fio_run rests --rw=randrw --bs=4k --iodepth=16 --size=1M --ioengine=libaio --direct=1
+	nap 2
+	counted "$CTRL"
+	before=${COUNT[polls]}
+	nap 3
+	counted "$CTRL"
+	# What keeps the connection alive is on one of the CPUs, too.
+	[ $((COUNT[polls] - before)) -lt 100 ] || fail "$((COUNT[polls] - before)) polls in 3 s"
+	disconnects
+}
+
 # shown: the queues are in debugfs as long as they are connected.
 shown() {
 	by || return
@@ -205,4 +220,4 @@ after() {
 
 nvme_tests lean "data memory=auto copy_threshold=8192" "data memory=auto copy_threshold=0" "data memory=copy" "data memory=fast" \
 	"data memory=fast_waited" "data memory=register" "signals 1 200-210" "signals 16 12-30" "signals 0 5-60" together lanes naive \
-	"refused memory=cached memory=cached" "refused lock=global lock=global lanes=2" no_policy live shown claims
+	"refused memory=cached memory=cached" "refused lock=global lock=global lanes=2" no_policy live "rests adaptive" "rests coalesce" shown claims
