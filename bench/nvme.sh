@@ -21,8 +21,7 @@ fast_disk() {
 }
 
 # nvme_up OPTION...: each host is connected with these. DISKS[HOST] is what it has;
-# DISKS[null] is a disk of the same kind, here.
-# CTRLS[HOST] is its controller.
+# DISKS[null] is a disk of the same kind, here. CTRLS[HOST] is its controller.
 declare -gA DISKS CTRLS
 nvme_up() {
 	local host

@@ -5,7 +5,7 @@
 //! # The way of a command
 //!
 //! ```text
-//! Free -> (Registering ->) Posted -> Sent -> (Revoking ->) Free
+//! Free -> (Posted or Registering ->) Sent -> (Revoking ->) Free
 //! ```
 //!
 //! A command has a slot, which is its tag, and in it a capsule that stays mapped. Its request is

@@ -98,7 +98,8 @@ pub(crate) trait Transport: Sized + Send + Sync + 'static {
     /// context.
     fn is_live(&self, qid: u16) -> bool;
 
-    /// Sends a request. Must not sleep, unless the controller was made so. More are to come soon if it is not the `last`.
+    /// Sends a request. Must not sleep, unless the controller was made so. More are to come soon if
+    /// it is not the `last`.
     fn submit(&self, ctrl: &Ctrl<Self>, qid: u16, request: Request, last: bool) -> Submitted;
 
     /// Sends requests that came together. Must not sleep; controllers whose [`Transport::submit`] may
