@@ -11,6 +11,7 @@
 #include <linux/configfs.h>
 #include <linux/dim.h>
 #include <linux/hrtimer.h>
+#include <linux/irq_work.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
@@ -133,6 +134,7 @@ long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies);
 /* Work on a CPU's softirq workqueue, at once or after a time. */
 struct rivet_bottom {
 	struct work_struct work;
+	struct irq_work interrupt;
 	struct hrtimer timer;
 	unsigned int cpu;
 };

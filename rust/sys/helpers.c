@@ -362,9 +362,18 @@ static enum hrtimer_restart rivet_bottom_timer(struct hrtimer *timer)
 	return HRTIMER_NORESTART;
 }
 
+static void rivet_bottom_interrupt(struct irq_work *interrupt)
+{
+	struct rivet_bottom *bottom = container_of(interrupt, struct rivet_bottom,
+						   interrupt);
+
+	queue_work_on(smp_processor_id(), system_bh_highpri_wq, &bottom->work);
+}
+
 void rivet_bottom_init(struct rivet_bottom *bottom, work_func_t func)
 {
 	INIT_WORK(&bottom->work, func);
+	init_irq_work(&bottom->interrupt, rivet_bottom_interrupt);
 	hrtimer_setup(&bottom->timer, rivet_bottom_timer, CLOCK_MONOTONIC,
 		      HRTIMER_MODE_REL);
 	bottom->cpu = 0;
@@ -380,7 +389,14 @@ bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu)
 	if (!rivet_cpu_online(cpu))
 		cpu = smp_processor_id();
 	remote = cpu != smp_processor_id();
-	queue_work_on(cpu, system_bh_highpri_wq, &bottom->work);
+	/*
+	 * A softirq that a task raises waits for ksoftirqd to have its turn,
+	 * one that an interrupt raises runs at that one's end.
+	 */
+	if (remote || in_interrupt())
+		queue_work_on(cpu, system_bh_highpri_wq, &bottom->work);
+	else
+		irq_work_queue(&bottom->interrupt);
 	local_irq_restore(flags);
 	return remote;
 }
@@ -397,6 +413,7 @@ void rivet_bottom_end(struct rivet_bottom *bottom)
 	/* In this order: neither can start the other any more. */
 	disable_work_sync(&bottom->work);
 	hrtimer_cancel(&bottom->timer);
+	irq_work_sync(&bottom->interrupt);
 }
 
 void rivet_dim_init(struct rivet_dim *dim, work_func_t func)
