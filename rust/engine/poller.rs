@@ -15,6 +15,12 @@
 //! offline, on the CPU that it is on itself. Kicks of another CPU than the one that runs are
 //! counted: there are many where a device ignores completion vectors.
 //!
+//! # Quiet CQs
+//!
+//! A service may have completions that are of no use by themselves, as those of SENDs whose answers
+//! it waits for. They go to a quiet CQ, which each turn looks at before the others, and which is armed
+//! only while somebody is owed something on it ([`Owed`]); else it has no events.
+//!
 //! # A CQ that fails
 //!
 //! It may have lost completions, so nothing on it can be waited for. The next turn tells all lanes
@@ -47,7 +53,10 @@ use crate::{
 use kernel::{
     new_mutex, new_spinlock,
     prelude::*,
-    sync::{Arc, Mutex, SpinLock, SpinLockGuard},
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, Mutex, SpinLock, SpinLockGuard,
+    },
 };
 
 pub(crate) use super::turns::Look;
@@ -64,9 +73,36 @@ pub(crate) trait Takes: Send + Sync + 'static {
     fn cq_failed(&self);
 }
 
+/// How many completions on quiet CQs are waited for.
+pub(crate) struct Owed(Atomic<u32>);
+
+impl Owed {
+    /// One more. By whoever is called with completions, or before what it is for is posted.
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    /// `n` have come, or are not waited for any more.
+    pub(crate) fn sub(&self, n: u32) {
+        self.0.fetch_sub(n, Relaxed);
+    }
+
+    fn is_any(&self) -> bool {
+        self.0.load(Relaxed) > 0
+    }
+}
+
+/// Of which CQs.
+#[derive(Clone, Copy)]
+enum Kind {
+    Armed,
+    Quiet,
+}
+
 /// What the holder of the turn works with.
 struct Turn {
     cqs: KVec<Arc<Cq>>,
+    quiet: KVec<Arc<Cq>>,
     rota: Rota,
     /// The lanes know that a CQ failed.
     told: bool,
@@ -76,6 +112,15 @@ struct Turn {
     moderator: Moderator,
     /// If the device can hold events back.
     rounds: Option<Rounds>,
+}
+
+impl Turn {
+    fn cqs(&mut self, kind: Kind) -> &mut KVec<Arc<Cq>> {
+        match kind {
+            Kind::Armed => &mut self.cqs,
+            Kind::Quiet => &mut self.quiet,
+        }
+    }
 }
 
 /// What softirq runs.
@@ -88,6 +133,7 @@ struct Core {
     turns: Turns,
     /// A CQ failed, and nothing on this poller works from there on.
     failure: Failure,
+    owed: Arc<Owed>,
     stats: Arc<PollerStats>,
     #[pin]
     hardware: Hardware,
@@ -108,6 +154,7 @@ impl Poller {
     fn new(device: &Arc<Device>, policy: &Arc<Policy>, cpu: u32) -> Result<Arc<Self>> {
         let turn = Turn {
             cqs: KVec::new(),
+            quiet: KVec::new(),
             rota: Rota::new(),
             told: false,
             lanes: KVec::new(),
@@ -122,6 +169,7 @@ impl Poller {
             turn <- new_spinlock!(turn),
             turns: Turns::new(),
             failure: Failure::new(),
+            owed: Arc::new(Owed(Atomic::new(0)), GFP_KERNEL)?,
             hardware <- Hardware::new(device, policy.clone(), stats.clone()),
             stats,
         });
@@ -213,12 +261,26 @@ impl Core {
     fn sweep(&self, turn: &mut Turn, budget: u32) -> u32 {
         let Turn {
             cqs,
+            quiet,
             rota,
             told,
             lanes,
             wcs,
             ..
         } = turn;
+        for cq in quiet.iter() {
+            loop {
+                let Ok(found) = cq.poll(wcs) else {
+                    self.cq_failed();
+                    break;
+                };
+                let n = found.len();
+                hand_on(lanes, found);
+                if n < wcs.len() {
+                    break;
+                }
+            }
+        }
         let found = rota.sweep(cqs, budget, CHUNK, |cq, room| {
             let Ok(wcs) = cq.poll(&mut wcs[..room as usize]) else {
                 self.cq_failed();
@@ -242,11 +304,16 @@ impl Core {
         found
     }
 
-    /// Arms all CQs; `true` if completions may have come before that took effect.
+    /// Arms all CQs, quiet ones if something on them is waited for; `true` if completions may have come
+    /// before that took effect.
     #[inline(always)]
     fn arm(&self, turn: &Turn) -> bool {
         let mut missed = false;
-        for cq in turn.cqs.iter() {
+        let quiet = match self.owed.is_any() {
+            true => &turn.quiet[..],
+            false => &[],
+        };
+        for cq in Iterator::chain(turn.cqs.iter(), quiet) {
             self.stats.arms.add(1);
             let slipped_in = cq.arm();
             trace::arm(self.cpu, slipped_in);
@@ -420,11 +487,26 @@ impl Seat {
     ///
     /// `EINVAL` if the device has no CQ that large.
     pub(crate) fn cq(&self, completions: u32, expected: u32) -> Result<Arc<Cq>> {
+        self.cq_of(Kind::Armed, completions, expected)
+    }
+
+    /// The same of quiet ones, with what tells that something on them is waited for. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the device has no CQ that large.
+    pub(crate) fn quiet_cq(&self, completions: u32, expected: u32) -> Result<(Arc<Cq>, Arc<Owed>)> {
+        let cq = self.cq_of(Kind::Quiet, completions, expected)?;
+        Ok((cq, self.poller.bottom.owed.clone()))
+    }
+
+    fn cq_of(&self, kind: Kind, completions: u32, expected: u32) -> Result<Arc<Cq>> {
         let poller = &self.poller;
         let _seats = poller.seats.lock();
         let found = poller.change(|turn| {
-            let cq = turn.cqs.iter().find(|cq| cq.room() >= completions);
-            (cq.cloned(), turn.cqs.len())
+            let cqs = turn.cqs(kind);
+            let cq = cqs.iter().find(|cq| cq.room() >= completions);
+            (cq.cloned(), cqs.len())
         });
         let len = match found {
             (Some(cq), _) => return Ok(cq),
@@ -433,14 +515,17 @@ impl Seat {
         let entries = expected.min(poller.device.caps().max_cqe).max(completions);
         let cq = Cq::new(&poller.device, entries, poller.cpu(), poller.clone())?;
         let mut cqs = KVec::with_capacity(len + 1, GFP_KERNEL)?;
-        poller.bottom.hardware.add(&cq)?;
+        if let Kind::Armed = kind {
+            poller.bottom.hardware.add(&cq)?;
+        }
         poller.change(|turn| {
             // Room for all was made above; nobody else changes them, as this has `seats`.
-            for old in turn.cqs.drain_all() {
-                let _ = cqs.push_within_capacity(old);
+            let old = turn.cqs(kind);
+            for cq in old.drain_all() {
+                let _ = cqs.push_within_capacity(cq);
             }
             let _ = cqs.push_within_capacity(cq.clone());
-            core::mem::swap(&mut turn.cqs, &mut cqs);
+            core::mem::swap(old, &mut cqs);
         });
         // It was not armed yet.
         poller.kick();
@@ -496,7 +581,8 @@ impl Drop for Seat {
                     .ok()?;
                 turn.lanes.remove(at).ok()
             });
-            let cqs = last.then(|| core::mem::take(&mut turn.cqs));
+            let cqs =
+                last.then(|| [Kind::Armed, Kind::Quiet].map(|k| core::mem::take(turn.cqs(k))));
             (lane, cqs)
         });
         let told = last.then(|| poller.bottom.hardware.clear());

@@ -39,6 +39,13 @@
 //! gives the places of those before it in the send queue back; if there is no place, commands wait
 //! for answers.
 //!
+//! # Completions of SENDs have no events
+//!
+//! They go to a quiet CQ ([`crate::engine::poller`]): an answer is nearly always later than the
+//! completion of what it is for, and whoever looks for answers looks for these before. Only while a
+//! command has its answer and waits for its SEND, or for its region's invalidation, there is an event
+//! for them.
+//!
 //! # The pool
 //!
 //! Reads of up to `copy_up_to` bytes go through memory of our own: a place for each tag, in regions
@@ -68,6 +75,7 @@ use super::{
 use crate::{
     engine::{
         lane::{Fault, Queue, Service},
+        poller::Owed,
         stats::LaneStats,
     },
     kapi::nvme::{Ended, Request, Submitted, EVENT_TAG},
@@ -341,6 +349,9 @@ pub(crate) struct Commands {
     event_due: bool,
     /// Work requests that commands under way need yet: a LOCAL_INV, or a SEND and that.
     owed: u32,
+    /// Commands that have their answers and wait for a work request, and who has to know that.
+    late: u32,
+    tells: Option<Arc<Owed>>,
     broken: bool,
 }
 
@@ -367,7 +378,12 @@ impl Commands {
     /// # Errors
     ///
     /// `ENOMEM`; what the device says.
-    pub(crate) fn new(pd: &Arc<Pd>, shape: &Shape, node: Option<i32>) -> Result<Self> {
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        shape: &Shape,
+        node: Option<i32>,
+        tells: Option<Arc<Owed>>,
+    ) -> Result<Self> {
         let depth = usize::from(shape.depth);
         let map = |len: usize, direction| -> Result<Arc<Mapped>> {
             let buffer = Buffer::new(len, node)?;
@@ -404,6 +420,8 @@ impl Commands {
             event: false,
             event_due: false,
             owed: 0,
+            late: 0,
+            tells,
             broken: false,
         })
     }
@@ -749,6 +767,7 @@ impl Commands {
                         answer: Some(answer),
                         ..
                     } => {
+                        self.end_late();
                         let revoke = self.end(capsule.tag, held, answer, None, stats, after);
                         return revoke.map(Next::Revoke);
                     }
@@ -764,6 +783,7 @@ impl Commands {
                     region,
                     answer,
                 } = revoke;
+                self.end_late();
                 let proof = done.revocation.as_ref();
                 let held = Held::Region(region);
                 let revoke = self.end(tag, held, answer, proof, stats, after);
@@ -866,7 +886,10 @@ impl Commands {
             wr.local_inv(&revoke.region)
         });
         self.slots[usize::from(tag)] = match pushed {
-            Ok(()) => Slot::Revoking,
+            Ok(()) => {
+                self.begin_late();
+                Slot::Revoking
+            }
             // There is room for one for each command, so the QP has failed.
             Err((_, token)) => {
                 self.fail(Broken::Posting, after);
@@ -965,7 +988,26 @@ impl Commands {
                     key: own,
                     answer: Some(answer),
                 };
+                self.begin_late();
                 Ok(None)
+            }
+        }
+    }
+
+    /// One more command waits for nothing but a work request.
+    fn begin_late(&mut self) {
+        self.late += 1;
+        if let Some(tells) = &self.tells {
+            tells.add();
+        }
+    }
+
+    /// One does not any more.
+    fn end_late(&mut self) {
+        if self.late > 0 {
+            self.late -= 1;
+            if let Some(tells) = &self.tells {
+                tells.sub(1);
             }
         }
     }
@@ -975,6 +1017,14 @@ impl Commands {
         // The first reason is the one that says something.
         if !core::mem::replace(&mut self.broken, true) {
             after.broken = Some(broken);
+        }
+    }
+}
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        if let Some(tells) = &self.tells {
+            tells.sub(self.late);
         }
     }
 }

@@ -11,7 +11,7 @@
 //! sets a controller up; the CM's events only tell it.
 
 use super::{
-    commands::{Broken, Commands, Shape, WORK_REQUESTS},
+    commands::{Broken, Commands, Regions, Shape, WORK_REQUESTS},
     controller::Controller,
     queue::{Link, Looks, Place},
     show::View,
@@ -350,17 +350,24 @@ impl Connecting {
         let sends = (u32::from(shape.depth) + 1) * WORK_REQUESTS;
         let receives = u32::from(shape.depth) + 1;
         // With the marker of the QP's end.
-        let all = sends + receives + 1;
-        let (mut looks, cq) = match watch {
+        let sent = sends + 1;
+        let (mut looks, send_cq, cq, owed) = match watch {
+            // What a SEND's completion is for waits for the answer, which comes later.
+            Watch::Cpu(cpu) if shape.regions == Regions::Chained => {
+                let seat = Poller::sit(target.policy, device, cpu)?;
+                let cq = seat.cq(receives, receives * 4)?;
+                let (send_cq, owed) = seat.quiet_cq(sent, sent * 4)?;
+                (Looks::Poller(seat), send_cq, cq, Some(owed))
+            }
             Watch::Cpu(cpu) => {
                 let seat = Poller::sit(target.policy, device, cpu)?;
-                let cq = seat.cq(all, all * 4)?;
-                (Looks::Poller(seat), cq)
+                let cq = seat.cq(sent + receives, (sent + receives) * 4)?;
+                (Looks::Poller(seat), cq.clone(), cq, None)
             }
             Watch::Polled => {
-                let polled = PolledCq::new(device, all)?;
+                let polled = PolledCq::new(device, sent + receives)?;
                 let cq = polled.cq().clone();
-                (Looks::Polled(polled), cq)
+                (Looks::Polled(polled), cq.clone(), cq, None)
             }
         };
         let config = QpConfig {
@@ -371,9 +378,9 @@ impl Connecting {
             max_recv_sge: 1,
             batch: target.batch.max(WORK_REQUESTS),
         };
-        let qp = Qp::new_cm(&self.id, &pd, &cq, &cq, None, config)?;
+        let qp = Qp::new_cm(&self.id, &pd, &send_cq, &cq, None, config)?;
         let key = qp.key();
-        let commands = Commands::new(&pd, shape, target.node.or(device.node()))?;
+        let commands = Commands::new(&pd, shape, target.node.or(device.node()), owed)?;
         let lane = Lane::new(qp, commands, self.progress.clone(), Percpu)?;
         if let Looks::Poller(seat) = &mut looks {
             let takes: Arc<dyn Takes> = lane.clone();
