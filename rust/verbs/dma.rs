@@ -336,9 +336,9 @@ impl<M: Memory> Mapped<M> {
         let mut to = self.at(offset, len)?;
         for_each_in(pages, range, |piece| {
             // SAFETY: The pieces are `len` bytes in all, for which there is room at `to`, and stay
-            // as long as `pages` (`PageList`). Both may be the same memory.
+            // as long as `pages` (`PageList`).
             unsafe {
-                sys::rivet_move(to.cast(), piece.start.as_ptr().cast(), piece.len);
+                copy(to, piece.start.as_ptr(), piece.len);
                 to = to.add(piece.len);
             }
             Ok(())
@@ -366,7 +366,7 @@ impl<M: Memory> Mapped<M> {
             // SAFETY: As in `copy_from_pages`, the other way round; nobody has a reference to the
             // bytes of the pieces.
             unsafe {
-                sys::rivet_move(piece.start.as_ptr().cast(), from.cast(), piece.len);
+                copy(piece.start.as_ptr(), from, piece.len);
                 from = from.add(piece.len);
             }
             Ok(())
@@ -486,5 +486,23 @@ impl Sge<'_> {
     /// Length in bytes.
     pub(crate) fn len(&self) -> u32 {
         self.raw.length
+    }
+}
+
+/// Copies bytes of which both ends may be the same memory. They hardly ever are, and for those that
+/// are not the kernel has the quicker way on processors that copy few bytes at a time.
+///
+/// # Safety
+///
+/// Both are valid for `len` bytes, and nobody has a reference to them.
+unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
+    let apart = to.addr().abs_diff(from.addr()) >= len;
+    // SAFETY: As the caller promises; only `rivet_copy` wants them apart.
+    unsafe {
+        if apart {
+            sys::rivet_copy(to.cast(), from.cast(), len);
+        } else {
+            sys::rivet_move(to.cast(), from.cast(), len);
+        }
     }
 }
