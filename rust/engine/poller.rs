@@ -18,8 +18,12 @@
 //! # Quiet CQs
 //!
 //! A service may have completions that are of no use by themselves, as those of SENDs whose answers
-//! it waits for. They go to a quiet CQ, which each turn looks at before the others, and which is armed
-//! only while somebody is owed something on it ([`Owed`]); else it has no events.
+//! it waits for. They go to a quiet CQ, which each turn looks at before the others. While somebody
+//! waits for something on one ([`Dues`]) they are armed like the others; else for completions with an
+//! error only, as there are devices that flush a QP's receives only once such a one was polled.
+//!
+//! Two CQs have no order: a turn may take a SEND's completion that is later than an answer before
+//! that answer.
 //!
 //! # A CQ that fails
 //!
@@ -73,22 +77,37 @@ pub(crate) trait Takes: Send + Sync + 'static {
     fn cq_failed(&self);
 }
 
-/// How many completions on quiet CQs are waited for.
-pub(crate) struct Owed(Atomic<u32>);
+/// The completions on quiet CQs that a lane waits for. When it goes nobody does any more.
+pub(crate) struct Dues {
+    poller: Arc<Poller>,
+    count: u32,
+}
 
-impl Owed {
-    /// One more. By whoever is called with completions, or before what it is for is posted.
-    pub(crate) fn add(&self) {
-        self.0.fetch_add(1, Relaxed);
+impl Dues {
+    /// One more. By whoever is called with completions: that turn's end arms the CQs.
+    pub(crate) fn add(&mut self) {
+        self.count += 1;
+        self.poller.bottom.owed.fetch_add(1, Relaxed);
     }
 
-    /// `n` have come, or are not waited for any more.
-    pub(crate) fn sub(&self, n: u32) {
-        self.0.fetch_sub(n, Relaxed);
+    /// The same elsewhere. Any context.
+    pub(crate) fn add_and_kick(&mut self) {
+        self.add();
+        self.poller.kick();
     }
 
-    fn is_any(&self) -> bool {
-        self.0.load(Relaxed) > 0
+    /// One has come, or is not waited for any more. Any context.
+    pub(crate) fn sub(&mut self) {
+        if self.count > 0 {
+            self.count -= 1;
+            self.poller.bottom.owed.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for Dues {
+    fn drop(&mut self) {
+        self.poller.bottom.owed.fetch_sub(self.count, Relaxed);
     }
 }
 
@@ -99,10 +118,24 @@ enum Kind {
     Quiet,
 }
 
+/// A CQ that is looked at.
+#[derive(Clone)]
+struct Watched {
+    cq: Arc<Cq>,
+    ear: Arc<Ear>,
+}
+
+/// A CQ's handler.
+struct Ear {
+    poller: Arc<Poller>,
+    /// An event is to come, at least for an error: it was armed, and there was none since.
+    armed: Atomic<bool>,
+}
+
 /// What the holder of the turn works with.
 struct Turn {
-    cqs: KVec<Arc<Cq>>,
-    quiet: KVec<Arc<Cq>>,
+    cqs: KVec<Watched>,
+    quiet: KVec<Watched>,
     rota: Rota,
     /// The lanes know that a CQ failed.
     told: bool,
@@ -115,7 +148,7 @@ struct Turn {
 }
 
 impl Turn {
-    fn cqs(&mut self, kind: Kind) -> &mut KVec<Arc<Cq>> {
+    fn cqs(&mut self, kind: Kind) -> &mut KVec<Watched> {
         match kind {
             Kind::Armed => &mut self.cqs,
             Kind::Quiet => &mut self.quiet,
@@ -133,7 +166,8 @@ struct Core {
     turns: Turns,
     /// A CQ failed, and nothing on this poller works from there on.
     failure: Failure,
-    owed: Arc<Owed>,
+    /// Completions on quiet CQs that are waited for.
+    owed: Atomic<u32>,
     stats: Arc<PollerStats>,
     #[pin]
     hardware: Hardware,
@@ -169,7 +203,7 @@ impl Poller {
             turn <- new_spinlock!(turn),
             turns: Turns::new(),
             failure: Failure::new(),
-            owed: Arc::new(Owed(Atomic::new(0)), GFP_KERNEL)?,
+            owed: Atomic::new(0),
             hardware <- Hardware::new(device, policy.clone(), stats.clone()),
             stats,
         });
@@ -236,16 +270,18 @@ impl Poller {
     }
 }
 
-impl cq::Handler for Poller {
+impl cq::Handler for Ear {
     fn kick(&self) {
-        self.bottom.stats.cq_events.add(1);
-        trace::cq_event(self.bottom.cpu);
-        Poller::kick(self);
+        let poller = &self.poller;
+        self.armed.store(false, Relaxed);
+        poller.bottom.stats.cq_events.add(1);
+        trace::cq_event(poller.bottom.cpu);
+        poller.kick();
     }
 
     fn failed(&self) {
-        self.bottom.cq_failed();
-        Poller::kick(self);
+        self.poller.bottom.cq_failed();
+        self.poller.kick();
     }
 }
 
@@ -257,7 +293,8 @@ impl Core {
     }
 
     /// Takes up to `budget` completions out of the CQs and hands them on. Fewer mean that the CQs
-    /// were empty.
+    /// were empty. What is on quiet ones comes besides, and does not count: there is no more of that
+    /// than what was posted, and it is no sign of more to come.
     fn sweep(&self, turn: &mut Turn, budget: u32) -> u32 {
         let Turn {
             cqs,
@@ -268,9 +305,9 @@ impl Core {
             wcs,
             ..
         } = turn;
-        for cq in quiet.iter() {
+        for watched in quiet.iter() {
             loop {
-                let Ok(found) = cq.poll(wcs) else {
+                let Ok(found) = watched.cq.poll(wcs) else {
                     self.cq_failed();
                     break;
                 };
@@ -281,8 +318,8 @@ impl Core {
                 }
             }
         }
-        let found = rota.sweep(cqs, budget, CHUNK, |cq, room| {
-            let Ok(wcs) = cq.poll(&mut wcs[..room as usize]) else {
+        let found = rota.sweep(cqs, budget, CHUNK, |watched, room| {
+            let Ok(wcs) = watched.cq.poll(&mut wcs[..room as usize]) else {
                 self.cq_failed();
                 return 0;
             };
@@ -304,20 +341,30 @@ impl Core {
         found
     }
 
-    /// Arms all CQs, quiet ones if something on them is waited for; `true` if completions may have come
-    /// before that took effect.
+    /// Arms all CQs, quiet ones for errors only if nothing on them is waited for; `true` if completions
+    /// may have come before that took effect.
     #[inline(always)]
     fn arm(&self, turn: &Turn) -> bool {
+        let owed = self.owed.load(Relaxed) > 0;
         let mut missed = false;
-        let quiet = match self.owed.is_any() {
-            true => &turn.quiet[..],
-            false => &[],
-        };
-        for cq in Iterator::chain(turn.cqs.iter(), quiet) {
+        let mut arm = |watched: &Watched, only_errors: bool| {
+            // Before it is: an event may come at once.
+            watched.ear.armed.store(true, Relaxed);
             self.stats.arms.add(1);
-            let slipped_in = cq.arm();
+            let slipped_in = match only_errors {
+                true => watched.cq.arm_for_errors(),
+                false => watched.cq.arm(),
+            };
             trace::arm(self.cpu, slipped_in);
             missed |= slipped_in;
+        };
+        for watched in turn.cqs.iter() {
+            arm(watched, false);
+        }
+        for watched in turn.quiet.iter() {
+            if owed || !watched.ear.armed.load(Relaxed) {
+                arm(watched, !owed);
+            }
         }
         missed
     }
@@ -490,14 +537,15 @@ impl Seat {
         self.cq_of(Kind::Armed, completions, expected)
     }
 
-    /// The same of quiet ones, with what tells that something on them is waited for. Sleeps.
+    /// The same of quiet ones, for a lane that waits for some of what comes there. Sleeps.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the device has no CQ that large.
-    pub(crate) fn quiet_cq(&self, completions: u32, expected: u32) -> Result<(Arc<Cq>, Arc<Owed>)> {
+    pub(crate) fn quiet_cq(&self, completions: u32, expected: u32) -> Result<(Arc<Cq>, Dues)> {
         let cq = self.cq_of(Kind::Quiet, completions, expected)?;
-        Ok((cq, self.poller.bottom.owed.clone()))
+        let poller = self.poller.clone();
+        Ok((cq, Dues { poller, count: 0 }))
     }
 
     fn cq_of(&self, kind: Kind, completions: u32, expected: u32) -> Result<Arc<Cq>> {
@@ -505,15 +553,24 @@ impl Seat {
         let _seats = poller.seats.lock();
         let found = poller.change(|turn| {
             let cqs = turn.cqs(kind);
-            let cq = cqs.iter().find(|cq| cq.room() >= completions);
-            (cq.cloned(), cqs.len())
+            let found = cqs.iter().find(|watched| watched.cq.room() >= completions);
+            (found.map(|watched| watched.cq.clone()), cqs.len())
         });
         let len = match found {
             (Some(cq), _) => return Ok(cq),
             (None, len) => len,
         };
         let entries = expected.min(poller.device.caps().max_cqe).max(completions);
-        let cq = Cq::new(&poller.device, entries, poller.cpu(), poller.clone())?;
+        let ear = Ear {
+            poller: poller.clone(),
+            armed: Atomic::new(false),
+        };
+        let ear = Arc::new(ear, GFP_KERNEL)?;
+        let cq = Cq::new(&poller.device, entries, poller.cpu(), ear.clone())?;
+        let watched = Watched {
+            cq: cq.clone(),
+            ear,
+        };
         let mut cqs = KVec::with_capacity(len + 1, GFP_KERNEL)?;
         if let Kind::Armed = kind {
             poller.bottom.hardware.add(&cq)?;
@@ -521,10 +578,10 @@ impl Seat {
         poller.change(|turn| {
             // Room for all was made above; nobody else changes them, as this has `seats`.
             let old = turn.cqs(kind);
-            for cq in old.drain_all() {
-                let _ = cqs.push_within_capacity(cq);
+            for other in old.drain_all() {
+                let _ = cqs.push_within_capacity(other);
             }
-            let _ = cqs.push_within_capacity(cq.clone());
+            let _ = cqs.push_within_capacity(watched);
             core::mem::swap(old, &mut cqs);
         });
         // It was not armed yet.

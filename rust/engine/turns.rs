@@ -60,7 +60,8 @@ pub(crate) trait Cqs {
     /// What follows an empty poll.
     fn next(&mut self, rules: &Rules, may_spin: bool, now: u64) -> Next;
 
-    /// Arms all; `true` if completions may have come before that took effect.
+    /// Arms all that completions are waited for on; `true` if some may have come before that took
+    /// effect.
     fn arm(&mut self) -> bool;
 
     /// Softirq has found what there was for now.

@@ -41,10 +41,15 @@
 //!
 //! # Completions of SENDs have no events
 //!
-//! They go to a quiet CQ ([`crate::engine::poller`]): an answer is nearly always later than the
-//! completion of what it is for, and whoever looks for answers looks for these before. Only while a
-//! command has its answer and waits for its SEND, or for its region's invalidation, there is an event
-//! for them.
+//! Where a CPU's poller looks for them they go to a quiet CQ ([`crate::engine::poller`]): an answer is
+//! nearly always later than the completion of what it is for, and whoever looks for answers looks for
+//! these before. There are events for them only from when a command has its answer and waits for its
+//! SEND, or for its region's invalidation, or from when a command waits for a place in the send queue.
+//!
+//! Two CQs lose the order of SENDs and answers, which shows a claim that came before its region was
+//! registered. It needs not be shown where the device itself refuses the invalidation of a key that is
+//! not registered, which ends the QP, as on InfiniBand. On iWARP, where soft-iWARP passes any number on
+//! as a claim, all is on one CQ.
 //!
 //! # The pool
 //!
@@ -75,7 +80,7 @@ use super::{
 use crate::{
     engine::{
         lane::{Fault, Queue, Service},
-        poller::Owed,
+        poller::Dues,
         stats::LaneStats,
     },
     kapi::nvme::{Ended, Request, Submitted, EVENT_TAG},
@@ -349,9 +354,11 @@ pub(crate) struct Commands {
     event_due: bool,
     /// Work requests that commands under way need yet: a LOCAL_INV, or a SEND and that.
     owed: u32,
-    /// Commands that have their answers and wait for a work request, and who has to know that.
-    late: u32,
-    tells: Option<Arc<Owed>>,
+    /// For the commands that have their answers and wait for a work request, and for a place in the
+    /// send queue, where completions of SENDs have no events.
+    dues: Option<Dues>,
+    /// A command waits for such a place.
+    starved: bool,
     broken: bool,
 }
 
@@ -382,7 +389,7 @@ impl Commands {
         pd: &Arc<Pd>,
         shape: &Shape,
         node: Option<i32>,
-        tells: Option<Arc<Owed>>,
+        dues: Option<Dues>,
     ) -> Result<Self> {
         let depth = usize::from(shape.depth);
         let map = |len: usize, direction| -> Result<Arc<Mapped>> {
@@ -420,8 +427,8 @@ impl Commands {
             event: false,
             event_due: false,
             owed: 0,
-            late: 0,
-            tells,
+            dues,
+            starved: false,
             broken: false,
         })
     }
@@ -490,7 +497,7 @@ impl Commands {
             // The queue is about to end.
             return Submitted::Busy(request);
         }
-        if self.busy >= self.room || !self.has_room(queue) {
+        if !self.finds_room(queue) {
             return Submitted::Busy(request);
         }
         if !matches!(self.slots.get(usize::from(tag)), Some(Slot::Free)) {
@@ -730,7 +737,7 @@ impl Commands {
             return;
         }
         // Else when there is room again.
-        self.event_due = self.busy >= self.room || !self.has_room(queue);
+        self.event_due = !self.finds_room(queue);
         if self.event_due {
             return;
         }
@@ -996,18 +1003,40 @@ impl Commands {
 
     /// One more command waits for nothing but a work request.
     fn begin_late(&mut self) {
-        self.late += 1;
-        if let Some(tells) = &self.tells {
-            tells.add();
+        if let Some(dues) = &mut self.dues {
+            dues.add();
         }
     }
 
     /// One does not any more.
     fn end_late(&mut self) {
-        if self.late > 0 {
-            self.late -= 1;
-            if let Some(tells) = &self.tells {
-                tells.sub(1);
+        if let Some(dues) = &mut self.dues {
+            dues.sub();
+        }
+    }
+
+    /// Whether there is room for one more command. If only the send queue has none, completions of
+    /// SENDs are waited for from here on, as no answer may be left to come.
+    fn finds_room(&mut self, queue: &Queue<Self>) -> bool {
+        if self.busy >= self.room {
+            return false;
+        }
+        let room = self.has_room(queue);
+        if !room && !core::mem::replace(&mut self.starved, true) {
+            if let Some(dues) = &mut self.dues {
+                dues.add_and_kick();
+            }
+        }
+        room
+    }
+
+    /// A place of the send queue may have come back.
+    fn feed(&mut self, queue: &mut Queue<Self>) {
+        if self.starved && self.has_room(queue) {
+            self.starved = false;
+            self.end_late();
+            if self.event_due {
+                self.send_event_request(queue);
             }
         }
     }
@@ -1017,14 +1046,6 @@ impl Commands {
         // The first reason is the one that says something.
         if !core::mem::replace(&mut self.broken, true) {
             after.broken = Some(broken);
-        }
-    }
-}
-
-impl Drop for Commands {
-    fn drop(&mut self) {
-        if let Some(tells) = &self.tells {
-            tells.sub(self.late);
         }
     }
 }
@@ -1120,6 +1141,7 @@ impl Service for Commands {
                 None => {}
             }
         }
+        self.feed(queue);
     }
 
     fn after(progress: &Arc<Progress>, after: After) {

@@ -351,13 +351,14 @@ impl Connecting {
         let receives = u32::from(shape.depth) + 1;
         // With the marker of the QP's end.
         let sent = sends + 1;
-        let (mut looks, send_cq, cq, owed) = match watch {
-            // What a SEND's completion is for waits for the answer, which comes later.
-            Watch::Cpu(cpu) if shape.regions == Regions::Chained => {
+        let (mut looks, send_cq, cq, dues) = match watch {
+            // What a SEND's completion is for waits for the answer, which comes later. On iWARP their
+            // order matters: see the commands.
+            Watch::Cpu(cpu) if shape.regions == Regions::Chained && !device.caps().iwarp => {
                 let seat = Poller::sit(target.policy, device, cpu)?;
                 let cq = seat.cq(receives, receives * 4)?;
-                let (send_cq, owed) = seat.quiet_cq(sent, sent * 4)?;
-                (Looks::Poller(seat), send_cq, cq, Some(owed))
+                let (send_cq, dues) = seat.quiet_cq(sent, sent * 4)?;
+                (Looks::Poller(seat), send_cq, cq, Some(dues))
             }
             Watch::Cpu(cpu) => {
                 let seat = Poller::sit(target.policy, device, cpu)?;
@@ -380,7 +381,7 @@ impl Connecting {
         };
         let qp = Qp::new_cm(&self.id, &pd, &send_cq, &cq, None, config)?;
         let key = qp.key();
-        let commands = Commands::new(&pd, shape, target.node.or(device.node()), owed)?;
+        let commands = Commands::new(&pd, shape, target.node.or(device.node()), dues)?;
         let lane = Lane::new(qp, commands, self.progress.clone(), Percpu)?;
         if let Looks::Poller(seat) = &mut looks {
             let takes: Arc<dyn Takes> = lane.clone();

@@ -393,7 +393,7 @@ bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu)
 	 * A softirq that a task raises waits for ksoftirqd to have its turn,
 	 * one that an interrupt raises runs at that one's end.
 	 */
-	if (remote || in_interrupt())
+	if (remote || in_interrupt() || !arch_irq_work_has_interrupt())
 		queue_work_on(cpu, system_bh_highpri_wq, &bottom->work);
 	else
 		irq_work_queue(&bottom->interrupt);
@@ -410,7 +410,7 @@ void rivet_bottom_kick_after(struct rivet_bottom *bottom, unsigned int cpu,
 
 void rivet_bottom_end(struct rivet_bottom *bottom)
 {
-	/* In this order: neither can start the other any more. */
+	/* In this order: none can start another any more. */
 	disable_work_sync(&bottom->work);
 	hrtimer_cancel(&bottom->timer);
 	irq_work_sync(&bottom->interrupt);

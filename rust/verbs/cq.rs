@@ -141,14 +141,20 @@ impl Cq {
     /// Asks for one call of the handler at the next completion. Returns `true` if completions may
     /// be there already, for which no call need come: poll again before sleeping. Does not sleep.
     pub(crate) fn arm(&self) -> bool {
+        self.notify(sys::ib_cq_notify_flags_IB_CQ_NEXT_COMP)
+    }
+
+    /// The same at the next completion that has an error, or is of a receive whose sender wanted that
+    /// (`IB_CQ_SOLICITED`; the InfiniBand specification, 11.4.2.2). If it is armed for all already, that
+    /// stays.
+    pub(crate) fn arm_for_errors(&self) -> bool {
+        self.notify(sys::ib_cq_notify_flags_IB_CQ_SOLICITED)
+    }
+
+    fn notify(&self, flag: sys::ib_cq_notify_flags) -> bool {
+        let flags = flag | sys::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
         // SAFETY: The CQ is valid.
-        let ret = unsafe {
-            sys::rivet_ib_req_notify_cq(
-                self.as_raw(),
-                sys::ib_cq_notify_flags_IB_CQ_NEXT_COMP
-                    | sys::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS,
-            )
-        };
+        let ret = unsafe { sys::rivet_ib_req_notify_cq(self.as_raw(), flags) };
         // An error is no promise of a call either.
         ret != 0
     }

@@ -613,7 +613,16 @@ impl<S: 'static, R: 'static> Qp<S, R> {
         if !route.recv || route.key != self.key || !wc.is_of(self.as_raw()) {
             return None;
         }
-        self.recvs.take(&self.pd, wc)
+        let mut done = self.recvs.take(&self.pd, wc)?;
+        if !self.believes_claims() {
+            done.revocation = None;
+        }
+        Some(done)
+    }
+
+    /// Whether what a peer says of a key proves something: see [`super::mr`].
+    fn believes_claims(&self) -> bool {
+        Arc::ptr_eq(&self.send_cq, &self.recv_cq) || !self.pd.device().caps().iwarp
     }
 }
 
