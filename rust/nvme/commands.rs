@@ -791,10 +791,18 @@ impl Commands {
                     answer,
                 } = revoke;
                 self.end_late();
-                let proof = done.revocation.as_ref();
-                let held = Held::Region(region);
-                let revoke = self.end(tag, held, answer, proof, stats, after);
-                revoke.map(Next::Revoke)
+                match self.reclaim(region, done.revocation.as_ref(), stats) {
+                    Ok(request) => {
+                        self.finish(tag, request, answer, stats, after);
+                        None
+                    }
+                    // It cannot be, as the token has shown.
+                    Err(region) => Some(Next::Revoke(Revoke {
+                        tag,
+                        region,
+                        answer,
+                    })),
+                }
             }
             (Token::Register(tag, registration), WcStatus::Success) => {
                 let slot = self.slots.get_mut(usize::from(tag))?;
@@ -805,20 +813,18 @@ impl Commands {
                 *slot = Slot::Sent { id, held };
                 Some(Next::Send(tag))
             }
+            (Token::Pool(i, registration), status) => {
+                self.fail(Broken::Sending(status), after);
+                *self.pool.parts.get_mut(i)? = Part::New(registration);
+                None
+            }
             (token, status) => {
                 self.fail(Broken::Sending(status), after);
                 let tag = match &token {
                     Token::Command(capsule) => capsule.tag,
                     Token::Revoke(revoke) => revoke.tag,
                     Token::Register(tag, _) => *tag,
-                    Token::Bare(_) => return None,
-                    Token::Pool(i, _) => {
-                        let part = self.pool.parts.get_mut(*i)?;
-                        if let Token::Pool(_, registration) = token {
-                            *part = Part::New(registration);
-                        }
-                        return None;
-                    }
+                    Token::Bare(_) | Token::Pool(..) => return None,
                 };
                 if let Some(slot) = self.slots.get_mut(usize::from(tag)) {
                     *slot = Slot::stuck(token);
@@ -852,16 +858,10 @@ impl Commands {
                 request
             }
             Held::Region(region) => {
-                let reclaimed = match proof {
-                    Some(proof) => region.reclaim(proof),
-                    None => Err(region),
-                };
-                match reclaimed {
-                    Ok((region, mapped)) => {
-                        stats.invalidations.add(1);
-                        let _ = self.regions.push_within_capacity(region);
-                        self.unmap(mapped)
-                    }
+                // It has ended, or its LOCAL_INV is posted now.
+                self.owed = self.owed.saturating_sub(1);
+                match self.reclaim(region, proof, stats) {
+                    Ok(request) => request,
                     Err(region) => {
                         return Some(Revoke {
                             tag,
@@ -872,19 +872,46 @@ impl Commands {
                 }
             }
         };
+        self.finish(tag, request, answer, stats, after);
+        None
+    }
+
+    /// Takes a region apart, if that is the proof that it was invalidated.
+    fn reclaim(
+        &mut self,
+        region: RegisteredMr<MappedPages<Request>>,
+        proof: Option<&Revocation<'_>>,
+        stats: &LaneStats,
+    ) -> core::result::Result<Request, RegisteredMr<MappedPages<Request>>> {
+        let (region, mapped) = match proof {
+            Some(proof) => region.reclaim(proof)?,
+            None => return Err(region),
+        };
+        stats.invalidations.add(1);
+        let _ = self.regions.push_within_capacity(region);
+        Ok(self.unmap(mapped))
+    }
+
+    /// A command is over.
+    fn finish(
+        &mut self,
+        tag: u16,
+        request: Request,
+        answer: Answer,
+        stats: &LaneStats,
+        after: &mut After,
+    ) {
         if wire::is_success(answer.status) {
             stats.bytes.add(request.len() as u64);
         }
         self.slots[usize::from(tag)] = Slot::Free;
         self.busy -= 1;
         after.ended.push(request, answer.status, answer.result);
-        None
     }
 
     /// Has a region invalidated.
     fn revoke(&mut self, queue: &mut Queue<Self>, revoke: Revoke, after: &mut After) {
         let tag = revoke.tag;
-        self.owed = self.owed.saturating_sub(1);
         let pushed = queue.qp.push(Token::Revoke(revoke), |token, wr| {
             let Token::Revoke(revoke) = token else {
                 return Err(EINVAL);
@@ -932,12 +959,7 @@ impl Commands {
         let revoke = match self.take_answered(&completion, key, after)? {
             Some((tag, held)) => {
                 let proof = done.revocation.as_ref();
-                let registered = held.key().is_some();
-                let revoke = self.end(tag, held, Answer::of(&completion), proof, stats, after);
-                if registered && revoke.is_none() {
-                    self.owed = self.owed.saturating_sub(1);
-                }
-                revoke
+                self.end(tag, held, Answer::of(&completion), proof, stats, after)
             }
             None => None,
         };

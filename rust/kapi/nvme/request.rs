@@ -20,8 +20,7 @@ pub(super) struct Pdu {
     pub(super) core: sys::nvme_request,
     /// What `core.cmd` leads to.
     pub(super) command: sys::nvme_command,
-    /// In a list of ended ones: the next, and the answer.
-    next: *mut sys::request,
+    /// Of an ended one, the answer.
     status: u16,
     result: u64,
 }
@@ -106,57 +105,77 @@ impl Drop for Request {
     }
 }
 
-/// Requests that go together. It gives them in the order in which they came.
-///
-/// # Invariants
-///
-/// The list from `first` to `last`, linked by `rq_next`, has requests that have begun, and nobody
-/// else ends them.
-pub(crate) struct Batch {
-    first: Option<NonNull<sys::request>>,
-    last: Option<NonNull<sys::request>>,
-}
-
-// SAFETY: As for `Request`.
-unsafe impl Send for Batch {}
-
 /// The next of a list.
 ///
 /// # Safety
 ///
 /// The request is ours, and in no list of somebody else.
-pub(super) unsafe fn rq_next(rq: NonNull<sys::request>) -> *mut *mut sys::request {
+unsafe fn rq_next(rq: NonNull<sys::request>) -> *mut *mut sys::request {
     // SAFETY: By the function's safety requirement; the union's other field is for such lists.
     unsafe { &raw mut (*rq.as_ptr()).__bindgen_anon_1.rq_next }
 }
 
+/// Takes the first out of a list.
+///
+/// # Safety
+///
+/// The list is ours, of requests that are in no other.
+pub(super) unsafe fn pop(list: &mut sys::rq_list) -> Option<NonNull<sys::request>> {
+    let rq = NonNull::new(list.head)?;
+    // SAFETY: By the function's safety requirement.
+    unsafe { list.head = core::mem::replace(&mut *rq_next(rq), core::ptr::null_mut()) };
+    if list.head.is_null() {
+        list.tail = core::ptr::null_mut();
+    }
+    Some(rq)
+}
+
+/// Puts a request behind the last of a list.
+///
+/// # Safety
+///
+/// As for [`pop`]; the request is ours, and in no list.
+pub(super) unsafe fn push(list: &mut sys::rq_list, rq: NonNull<sys::request>) {
+    // SAFETY: By the function's safety requirement.
+    unsafe { *rq_next(rq) = core::ptr::null_mut() };
+    match NonNull::new(list.tail) {
+        // SAFETY: As above; the last is in the list.
+        Some(last) => unsafe { *rq_next(last) = rq.as_ptr() },
+        None => list.head = rq.as_ptr(),
+    }
+    list.tail = rq.as_ptr();
+}
+
+/// Requests that go together. It gives them in the order in which they came.
+///
+/// # Invariants
+///
+/// The list has requests that have begun, are in no other list, and that nobody else ends.
+pub(crate) struct Batch(sys::rq_list);
+
+// SAFETY: As for `Request`.
+unsafe impl Send for Batch {}
+
 impl Batch {
     /// None.
     pub(crate) const fn new() -> Self {
-        Self {
-            first: None,
-            last: None,
-        }
+        // INVARIANT: It is empty.
+        Self(sys::rq_list {
+            head: core::ptr::null_mut(),
+            tail: core::ptr::null_mut(),
+        })
     }
 
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none()
+        self.0.head.is_null()
     }
 
     /// Adds one.
     pub(crate) fn push(&mut self, request: Request) {
-        let rq = request.into_raw();
-        // SAFETY: The request is ours; the last is in this list.
-        unsafe {
-            *rq_next(rq) = core::ptr::null_mut();
-            match self.last {
-                Some(last) => *rq_next(last) = rq.as_ptr(),
-                None => self.first = Some(rq),
-            }
-        }
-        // INVARIANT: Behind the last.
-        self.last = Some(rq);
+        // INVARIANT: It has begun, and the list ends it (type invariant of `Request`).
+        // SAFETY: The list is ours (type invariant); the request was, and is in no list.
+        unsafe { push(&mut self.0, request.into_raw()) };
     }
 }
 
@@ -164,17 +183,9 @@ impl Iterator for Batch {
     type Item = Request;
 
     fn next(&mut self) -> Option<Request> {
-        let rq = self.first?;
-        // SAFETY: In the list (type invariant), of which it is taken out.
-        unsafe {
-            self.first = NonNull::new(*rq_next(rq));
-            *rq_next(rq) = core::ptr::null_mut();
-        }
-        if self.first.is_none() {
-            self.last = None;
-        }
-        // INVARIANT: From the list (type invariant).
-        Some(Request(rq))
+        // INVARIANT: From the list (type invariant), of which it is taken out.
+        // SAFETY: The list is ours (type invariant).
+        unsafe { pop(&mut self.0) }.map(Request)
     }
 }
 
@@ -224,46 +235,24 @@ unsafe impl PageList for Request {
 
 /// Requests that have their answers and are to end, which must not happen under a lock that
 /// submitting takes. Dropping it ends them.
-///
-/// # Invariants
-///
-/// The list from `first` to `last`, linked by `next`, has requests that have begun, and nobody else
-/// ends them.
-pub(crate) struct Ended {
-    first: Option<NonNull<sys::request>>,
-    last: Option<NonNull<sys::request>>,
-}
-
-// SAFETY: As for `Request`.
-unsafe impl Send for Ended {}
+pub(crate) struct Ended(Batch);
 
 impl Ended {
     /// None.
     pub(crate) const fn new() -> Self {
-        Self {
-            first: None,
-            last: None,
-        }
+        Self(Batch::new())
     }
 
     /// Adds one with the answer that the controller gave: its status (with the phase bit) and
     /// result. Any context.
     pub(crate) fn push(&mut self, request: Request, status: u16, result: u64) {
-        let rq = request.into_raw();
         // SAFETY: The request is ours, and these fields are only used here.
         unsafe {
-            let pdu = pdu(rq).as_mut();
-            pdu.next = core::ptr::null_mut();
+            let pdu = pdu(request.0).as_mut();
             pdu.status = status;
             pdu.result = result;
         }
-        match self.last {
-            // SAFETY: In the list, so it has not ended.
-            Some(last) => unsafe { pdu(last).as_mut().next = rq.as_ptr() },
-            None => self.first = Some(rq),
-        }
-        // INVARIANT: Behind the last.
-        self.last = Some(rq);
+        self.0.push(request);
     }
 }
 
@@ -275,13 +264,13 @@ impl Default for Ended {
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        while let Some(rq) = self.first.take() {
-            // SAFETY: The request is in the list (type invariant); it is not touched after its end.
+        for request in &mut self.0 {
+            let rq = request.into_raw();
+            // SAFETY: The request was the list's, with its answer; this is its only end, after which
+            // it is not touched.
             unsafe {
                 let pdu = pdu(rq).as_ref();
-                let (status, result) = (pdu.status, pdu.result);
-                self.first = NonNull::new(pdu.next);
-                sys::rivet_nvme_answer(rq.as_ptr(), status, result);
+                sys::rivet_nvme_answer(rq.as_ptr(), pdu.status, pdu.result);
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use super::{
     ctrl::{Ctrl, Object},
-    request::{pdu, rq_next, Pdu},
+    request::{pdu, pop, push, Pdu},
     Batch, Expired, Request, Submitted, Timeout, Transport, Unsent,
 };
 use crate::sys;
@@ -18,38 +18,6 @@ use kernel::{
 
 /// Bytes behind each request.
 pub(super) const COMMAND_SIZE: u32 = core::mem::size_of::<Pdu>() as u32;
-
-/// Takes the first out of a list.
-///
-/// # Safety
-///
-/// The list is blk-mq's, of requests that are in no other.
-unsafe fn pop(list: &mut sys::rq_list) -> Option<NonNull<sys::request>> {
-    let rq = NonNull::new(list.head)?;
-    // SAFETY: By the function's safety requirement.
-    unsafe {
-        list.head = *rq_next(rq);
-        *rq_next(rq) = core::ptr::null_mut();
-    }
-    if list.head.is_null() {
-        list.tail = core::ptr::null_mut();
-    }
-    Some(rq)
-}
-
-/// Puts a request behind the last of a list.
-///
-/// # Safety
-///
-/// As for [`pop`]; the request is in no list.
-unsafe fn push(list: &mut sys::rq_list, rq: NonNull<sys::request>) {
-    match NonNull::new(list.tail) {
-        // SAFETY: By the function's safety requirement.
-        Some(last) => unsafe { *rq_next(last) = rq.as_ptr() },
-        None => list.head = rq.as_ptr(),
-    }
-    list.tail = rq.as_ptr();
-}
 
 /// The functions for the tag set of the I/O queues (`IO`), or of the admin queue.
 pub(super) struct Ops<T: Transport, const IO: bool>(PhantomData<T>);
