@@ -51,14 +51,6 @@
 //! not registered, which ends the QP, as on InfiniBand. On iWARP, where soft-iWARP passes any number on
 //! as a claim, all is on one CQ.
 //!
-//! # The pool
-//!
-//! Reads of up to `copy_up_to` bytes go through memory of our own: a place for each tag, in regions
-//! that are registered once and stay so. A controller can write to it at any time, but that is
-//! nobody's memory: what a command has brought is copied to its pages once it was answered, and the
-//! place is cleared before each command, so that one whose data never came brings zeros and nothing
-//! that others have read.
-//!
 //! # A request ends once
 //!
 //! There is one value for a request, and it is in one place: a token, or a slot. An answer takes it
@@ -75,6 +67,7 @@
 
 use super::{
     connect::Progress,
+    pool::{Opening, Pool},
     wire::{self, Completion, Data},
 };
 use crate::{
@@ -154,7 +147,7 @@ pub(crate) enum Token {
     /// A capsule that nothing else goes with.
     Bare(Arc<Mapped>),
     /// The REG_MR of a part of the pool.
-    Pool(usize, Registration<Mapped>),
+    Pool(Opening),
     /// A LOCAL_INV.
     Revoke(Revoke),
     /// The REG_MR of the command with that tag, whose SEND waits for it.
@@ -191,61 +184,6 @@ enum Next {
     Revoke(Revoke),
     /// The command with that tag is to be sent.
     Send(u16),
-}
-
-/// A part of the pool.
-enum Part {
-    /// It is to be registered.
-    New(Registration<Mapped>),
-    /// It is being registered, or something has taken it.
-    Gone,
-    /// The controller reaches it.
-    Ready(RegisteredMr<Mapped>),
-}
-
-/// See the file's head.
-struct Pool {
-    parts: KVec<Part>,
-    /// Places of a part.
-    each: usize,
-    /// Bytes from a place to the next.
-    stride: usize,
-}
-
-impl Pool {
-    /// Bytes of a part, if places are not longer.
-    const PART: usize = 1 << 18;
-
-    /// Memory for `places` of `len` bytes. Sleeps.
-    fn new(pd: &Arc<Pd>, places: usize, len: usize, node: Option<i32>) -> Result<Self> {
-        let mut pool = Self {
-            parts: KVec::new(),
-            each: 1,
-            stride: len.next_multiple_of(STRIDE),
-        };
-        if len == 0 {
-            return Ok(pool);
-        }
-        pool.each = (Self::PART / pool.stride).clamp(1, places.max(1));
-        for _ in 0..places.div_ceil(pool.each) {
-            let buffer = Buffer::new(pool.each * pool.stride, node)?;
-            // Cleared by us, written by the controller.
-            let mapped = Mapped::new(pd, buffer, Direction::Bidirectional)?;
-            let region = Mr::new(pd, mapped.len())?;
-            let registration = region.register(mapped, Access::REMOTE_WRITE)?;
-            pool.parts.push(Part::New(registration), GFP_KERNEL)?;
-        }
-        Ok(pool)
-    }
-
-    /// Where the place of a tag is, if the controller reaches it.
-    fn place(&self, tag: u16) -> Option<(&RegisteredMr<Mapped>, usize)> {
-        let tag = usize::from(tag);
-        match self.parts.get(tag / self.each) {
-            Some(Part::Ready(region)) => Some((region, tag % self.each * self.stride)),
-            _ => None,
-        }
-    }
 }
 
 /// Where an answer lands.
@@ -457,23 +395,7 @@ impl Commands {
     /// Has the pool registered, on a QP that is connected. Until that is done, and where it fails,
     /// reads get regions of their own.
     pub(crate) fn open_pool(&mut self, queue: &mut Queue<Self>) {
-        for (i, part) in self.pool.parts.iter_mut().enumerate() {
-            let Part::New(registration) = core::mem::replace(part, Part::Gone) else {
-                continue;
-            };
-            let token = Token::Pool(i, registration);
-            let pushed = queue.qp.push(token, |token, wr| {
-                let Token::Pool(_, registration) = token else {
-                    return Err(EINVAL);
-                };
-                wr.signaled();
-                wr.reg_mr(registration)
-            });
-            if let Err((_, Token::Pool(_, registration))) = pushed {
-                *part = Part::New(registration);
-                return;
-            }
-        }
+        self.pool.open(queue);
     }
 
     /// Takes in a region that was allocated for the next command, and gives one that was for an
@@ -659,19 +581,17 @@ impl Commands {
         }
         let (len, direction) = (request.len(), request.direction());
         let writes = direction == Direction::ToDevice;
-        let pooled = (!writes && len <= self.copy_up_to).then(|| self.pool.place(request.tag()));
-        if let Some((region, at)) = pooled.flatten() {
-            let cleared = region.memory().clear(at, len);
-            if let Ok(remote) = cleared.and_then(|()| region.remote(at)) {
-                let data = Data::Keyed {
-                    addr: remote.addr,
-                    len: len as u32,
-                    rkey: remote.rkey,
-                    invalidate: false,
-                };
-                wire::set_data(command, data);
-                return Ok(Way::Bare(Held::Pooled(request)));
-            }
+        let pooled =
+            (!writes && len <= self.copy_up_to).then(|| self.pool.clear(request.tag(), len));
+        if let Some(remote) = pooled.flatten() {
+            let data = Data::Keyed {
+                addr: remote.addr,
+                len: len as u32,
+                rkey: remote.rkey,
+                invalidate: false,
+            };
+            wire::set_data(command, data);
+            return Ok(Way::Bare(Held::Pooled(request)));
         }
         if len > wire::LONGEST_KEYED as usize {
             return Err(Submitted::Refused(request));
@@ -759,8 +679,8 @@ impl Commands {
     ) -> Option<Next> {
         match (done.token, done.status) {
             (Token::Bare(_), WcStatus::Success) => None,
-            (Token::Pool(i, registration), WcStatus::Success) => {
-                *self.pool.parts.get_mut(i)? = Part::Ready(registration.done());
+            (Token::Pool(opening), WcStatus::Success) => {
+                self.pool.opened(opening, true);
                 None
             }
             (Token::Command(capsule), WcStatus::Success) => {
@@ -813,9 +733,9 @@ impl Commands {
                 *slot = Slot::Sent { id, held };
                 Some(Next::Send(tag))
             }
-            (Token::Pool(i, registration), status) => {
+            (Token::Pool(opening), status) => {
                 self.fail(Broken::Sending(status), after);
-                *self.pool.parts.get_mut(i)? = Part::New(registration);
+                self.pool.opened(opening, false);
                 None
             }
             (token, status) => {
@@ -848,12 +768,9 @@ impl Commands {
         let request = match held {
             Held::Plain(request) => request,
             Held::Pooled(request) => {
-                let place = self.pool.place(tag);
-                if let Some((region, at)) = place.filter(|_| wire::is_success(answer.status)) {
+                if wire::is_success(answer.status) {
                     stats.copies.add(1);
-                    let end = request.len();
-                    // Both have the bytes, as the command was made.
-                    let _ = region.memory().copy_to_pages(at, &request, 0..end);
+                    self.pool.deliver(tag, &request);
                 }
                 request
             }

@@ -5,7 +5,8 @@
 //! ```text
 //! controller   set up, recovery, reset, end            connect   how queues are connected
 //! queue        a queue's place, and what is in it      commands  what is under way on it
-//! wire         what goes over the network              show      what debugfs shows
+//! pool         the memory that short reads go through  wire      what goes over the network
+//! show         what debugfs shows
 //! ```
 //!
 //! A queue is a lane of the engine ([`crate::engine::lane`]), which completes on its CPU's poller;
@@ -17,6 +18,7 @@
 mod commands;
 mod connect;
 mod controller;
+mod pool;
 mod queue;
 mod show;
 mod wire;

@@ -8,16 +8,11 @@
 //! fails, it is taken out of the core again; else it is given to fabrics, and [`Ctrl::delete`] or
 //! user space ends it, by [`Transport::delete`]. The object is freed with the last reference.
 //!
-//! # Work
-//!
-//! [`Ctrl::recover`] changes the state and queues in one step, so that a controller that is being
-//! reset or deleted is not recovered as well; work that is queued or runs has a reference. The core
-//! asks for its end (`stop_ctrl`) before it resets or deletes.
-//!
 //! C header: `drivers/nvme/host/nvme.h`
 
 use super::{
     tags::{Ops, COMMAND_SIZE},
+    work::{self, Work},
     Options, Transport,
 };
 use crate::sys;
@@ -149,8 +144,6 @@ impl State {
 ///
 /// * `ctrl` is initialised with operations for `T`; its options are valid until it is freed.
 /// * A tag set is allocated if and only if its flag is set.
-/// * The work items are initialised with functions for `T`; a reference belongs to each that is
-///   queued or has not given it back.
 #[pin_data]
 #[repr(C)]
 pub(super) struct Object<T: Transport> {
@@ -164,11 +157,7 @@ pub(super) struct Object<T: Transport> {
     io_tags: Opaque<sys::blk_mq_tag_set>,
     has_io_tags: Atomic<bool>,
     #[pin]
-    recover: Opaque<sys::work_struct>,
-    #[pin]
-    reconnect: Opaque<sys::delayed_work>,
-    #[pin]
-    give_up: Opaque<sys::work_struct>,
+    pub(super) work: Work<T>,
     /// Fabrics has it, and the core deletes it, with its options.
     given: Atomic<bool>,
     /// The core does not use the options any more.
@@ -208,18 +197,7 @@ impl<T: Transport> Object<T> {
             has_admin_tags: Atomic::new(false),
             io_tags <- zeroed(),
             has_io_tags: Atomic::new(false),
-            recover <- Opaque::ffi_init(|slot: *mut sys::work_struct| {
-                // SAFETY: Memory for it that stays where it is.
-                unsafe { sys::rivet_nvme_init_work(slot, Some(recover::<T>)) }
-            }),
-            reconnect <- Opaque::ffi_init(|slot: *mut sys::delayed_work| {
-                // SAFETY: As above.
-                unsafe { sys::rivet_nvme_init_delayed_work(slot, Some(reconnect::<T>)) }
-            }),
-            give_up <- Opaque::ffi_init(|slot: *mut sys::work_struct| {
-                // SAFETY: As above.
-                unsafe { sys::rivet_nvme_init_work(slot, Some(give_up::<T>)) }
-            }),
+            work <- Work::new(),
             given: Atomic::new(false),
             freed: Arc::pin_init(pin_init!(Freed { done <- Completion::new() }), GFP_KERNEL)?,
             data <- data,
@@ -232,7 +210,7 @@ impl<T: Transport> Object<T> {
         // SAFETY: The memory is zeroed and ours; the core's initialisation follows.
         let made = unsafe {
             (*raw).opts = opts.as_ptr();
-            sys::rivet_nvme_init_work(&raw mut (*raw).reset_work, Some(reset::<T>));
+            sys::rivet_nvme_init_work(&raw mut (*raw).reset_work, Some(work::reset::<T>));
             (*raw).queue_count = options.all_io_queues() + 1;
             // 0's based. The options' is at least 16.
             (*raw).sqsize = options.queue_size().saturating_sub(1) as u16;
@@ -308,6 +286,16 @@ impl<T: Transport> Ctrl<T> {
         ManuallyDrop::new(Self(unsafe { NonNull::new_unchecked(raw.cast()) }))
     }
 
+    /// Takes over a reference.
+    ///
+    /// # Safety
+    ///
+    /// The object lives, with a reference that is the caller's.
+    pub(super) unsafe fn from_object(object: NonNull<Object<T>>) -> Self {
+        // INVARIANT: By the function's safety requirement.
+        Self(object)
+    }
+
     pub(super) fn object(&self) -> NonNull<Object<T>> {
         self.0
     }
@@ -316,7 +304,7 @@ impl<T: Transport> Ctrl<T> {
         Object::raw(self.0)
     }
 
-    fn this(&self) -> &Object<T> {
+    pub(super) fn this(&self) -> &Object<T> {
         // SAFETY: The object lives (type invariant).
         unsafe { self.0.as_ref() }
     }
@@ -718,56 +706,16 @@ impl<T: Transport> Ctrl<T> {
         unsafe { sys::rivet_nvme_complete_async_event(self.raw(), status, result) };
     }
 
-    // ---- work --------------------------------------------------------------------
-
-    /// Something has failed: a controller that works has [`Transport::recover`] run soon. `false`
-    /// if it is in another state. Any context.
-    pub(crate) fn recover(&self) -> bool {
-        if !self.change_state(sys::nvme_ctrl_state_NVME_CTRL_RESETTING) {
-            return false;
-        }
-        let work = self.this().recover.get();
-        // SAFETY: The work is initialised, and what follows from it has a reference; the workqueue
-        // is the core's.
-        self.hand_over(|| unsafe { sys::rivet_nvme_queue_work(sys::nvme_reset_wq, work) });
-        true
+    /// From here on it is being reset. `false` if it is in a state in which that is not for others.
+    pub(super) fn set_resetting(&self) -> bool {
+        self.change_state(sys::nvme_ctrl_state_NVME_CTRL_RESETTING)
     }
 
-    /// Work has a reference of its own from here on, if `queue` has queued it.
-    fn hand_over(&self, queue: impl FnOnce() -> bool) {
-        let reference = self.clone();
-        if queue() {
-            core::mem::forget(reference);
-        }
-    }
-
-    /// Has [`Transport::give_up`] run soon: something has failed in a state in which that is not
-    /// for [`Ctrl::recover`]. Any context.
-    pub(crate) fn give_up(&self) {
-        let work = self.this().give_up.get();
-        // SAFETY: As in `recover`.
-        self.hand_over(|| unsafe { sys::rivet_nvme_queue_work(sys::nvme_wq, work) });
-    }
-
-    /// It is not connected, for `reason` if connecting has failed so: tries again when it is time,
-    /// by [`Transport::reconnect`], or deletes it where the core says that it was enough. Returns
-    /// whether it will try again. Sleeps.
-    pub(crate) fn reconnect_or_delete(&self, reason: Option<Trouble>) -> bool {
-        if self.state() != State::Connecting {
-            // It is being deleted, by somebody else.
-            return false;
-        }
+    /// Whether it is to be connected again, when that has failed for `reason` if it was tried.
+    pub(super) fn should_reconnect(&self, reason: Option<Trouble>) -> bool {
         let status = reason.map_or(0, |trouble| trouble.0);
         // SAFETY: Initialised.
-        if !unsafe { sys::nvmf_should_reconnect(self.raw(), status) } {
-            self.delete();
-            return false;
-        }
-        let work = self.this().reconnect.get();
-        let delay = self.options().reconnect_delay();
-        // SAFETY: As in `recover`.
-        self.hand_over(|| unsafe { sys::rivet_nvme_queue_delayed_work(sys::nvme_wq, work, delay) });
-        true
+        unsafe { sys::nvmf_should_reconnect(self.raw(), status) }
     }
 
     /// Counts an attempt to connect again; says which it is.
@@ -886,15 +834,7 @@ unsafe extern "C" fn delete_ctrl<T: Transport>(raw: *mut sys::nvme_ctrl) {
 unsafe extern "C" fn stop_ctrl<T: Transport>(raw: *mut sys::nvme_ctrl) {
     // SAFETY: By the function's safety requirement.
     let ctrl = unsafe { Ctrl::<T>::borrow(raw) };
-    let this = ctrl.this();
-    // SAFETY: The work items are initialised; that which is cancelled has a reference to be given
-    // back, which is not the last one.
-    unsafe {
-        sys::flush_work(this.recover.get());
-        if sys::cancel_delayed_work_sync(this.reconnect.get()) {
-            drop(Ctrl(ctrl.0));
-        }
-    }
+    ctrl.stop_work();
 }
 
 /// No gaps within the pages of a request: a region cannot have such.
@@ -904,53 +844,4 @@ unsafe extern "C" fn stop_ctrl<T: Transport>(raw: *mut sys::nvme_ctrl) {
 /// None: it looks at nothing.
 unsafe extern "C" fn get_virt_boundary(_raw: *mut sys::nvme_ctrl, _admin: bool) -> usize {
     sys::NVME_CTRL_PAGE_SIZE as usize - 1
-}
-
-/// # Safety
-///
-/// For the workqueue: `work` is the `recover` of an object, with a reference that is ours now.
-unsafe extern "C" fn recover<T: Transport>(work: *mut sys::work_struct) {
-    // SAFETY: By the function's safety requirement. `Opaque` is transparent.
-    let ctrl = unsafe {
-        let object = kernel::container_of!(work.cast::<Opaque<_>>(), Object<T>, recover);
-        Ctrl::<T>(NonNull::new_unchecked(object))
-    };
-    ctrl.data().recover(&ctrl);
-}
-
-/// # Safety
-///
-/// For the workqueue: `work` is the `give_up` of an object, with a reference that is ours now.
-unsafe extern "C" fn give_up<T: Transport>(work: *mut sys::work_struct) {
-    // SAFETY: As in `recover`.
-    let ctrl = unsafe {
-        let object = kernel::container_of!(work.cast::<Opaque<_>>(), Object<T>, give_up);
-        Ctrl::<T>(NonNull::new_unchecked(object))
-    };
-    ctrl.data().give_up(&ctrl);
-}
-
-/// # Safety
-///
-/// For the workqueue: `work` is the `reconnect` of an object, with a reference that is ours now.
-unsafe extern "C" fn reconnect<T: Transport>(work: *mut sys::work_struct) {
-    // SAFETY: By the function's safety requirement. The work is in the delayed one.
-    let ctrl = unsafe {
-        let delayed = kernel::container_of!(work, sys::delayed_work, work);
-        let object = kernel::container_of!(delayed.cast::<Opaque<_>>(), Object<T>, reconnect);
-        Ctrl::<T>(NonNull::new_unchecked(object))
-    };
-    ctrl.data().reconnect(&ctrl);
-}
-
-/// # Safety
-///
-/// For the workqueue: `work` is the `reset_work` of one of ours, which the core keeps meanwhile.
-unsafe extern "C" fn reset<T: Transport>(work: *mut sys::work_struct) {
-    // SAFETY: By the function's safety requirement.
-    let ctrl = unsafe {
-        let raw = kernel::container_of!(work, sys::nvme_ctrl, reset_work);
-        Ctrl::<T>::borrow(raw)
-    };
-    ctrl.data().reset(&ctrl);
 }

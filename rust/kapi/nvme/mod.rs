@@ -30,6 +30,7 @@ mod ctrl;
 mod host;
 mod request;
 mod tags;
+mod work;
 
 pub(crate) use ctrl::{Ctrl, State, Trouble};
 pub(crate) use host::{register, Connect, New, Options, Registration};

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work that a transport has done on a controller: recovery, reconnecting, giving up, and the reset.
+//!
+//! [`Ctrl::recover`] changes the state and queues in one step, so that a controller that is being
+//! reset or deleted is not recovered as well; work that is queued or runs has a reference. The core
+//! asks for its end (`stop_ctrl`) before it resets or deletes.
+//!
+//! C header: `include/linux/workqueue.h`
+
+use super::{
+    ctrl::{Ctrl, Object, State, Trouble},
+    Transport,
+};
+use crate::sys;
+use core::{marker::PhantomData, ptr::NonNull};
+use kernel::{prelude::*, types::Opaque};
+
+/// The work items of a controller, but for its reset, which is the core's.
+///
+/// # Invariants
+///
+/// It is the `work` of an [`Object<T>`]. The items are initialised with functions for `T`; a
+/// reference belongs to each that is queued or has not given it back.
+#[pin_data]
+pub(super) struct Work<T: Transport> {
+    #[pin]
+    recover: Opaque<sys::work_struct>,
+    #[pin]
+    reconnect: Opaque<sys::delayed_work>,
+    #[pin]
+    give_up: Opaque<sys::work_struct>,
+    _transport: PhantomData<fn() -> T>,
+}
+
+impl<T: Transport> Work<T> {
+    /// Items that are not queued, for the object that they are made in.
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            recover <- Opaque::ffi_init(|slot: *mut sys::work_struct| {
+                // SAFETY: Memory for it that stays where it is.
+                unsafe { sys::rivet_nvme_init_work(slot, Some(recover::<T>)) }
+            }),
+            reconnect <- Opaque::ffi_init(|slot: *mut sys::delayed_work| {
+                // SAFETY: As above.
+                unsafe { sys::rivet_nvme_init_delayed_work(slot, Some(reconnect::<T>)) }
+            }),
+            give_up <- Opaque::ffi_init(|slot: *mut sys::work_struct| {
+                // SAFETY: As above.
+                unsafe { sys::rivet_nvme_init_work(slot, Some(give_up::<T>)) }
+            }),
+            _transport: PhantomData,
+        })
+    }
+}
+
+impl<T: Transport> Ctrl<T> {
+    fn work(&self) -> &Work<T> {
+        &self.this().work
+    }
+
+    /// Something has failed: a controller that works has [`Transport::recover`] run soon. `false`
+    /// if it is in another state. Any context.
+    pub(crate) fn recover(&self) -> bool {
+        if !self.set_resetting() {
+            return false;
+        }
+        let work = self.work().recover.get();
+        // SAFETY: The work is initialised, and what follows from it has a reference; the workqueue
+        // is the core's.
+        self.hand_over(|| unsafe { sys::rivet_nvme_queue_work(sys::nvme_reset_wq, work) });
+        true
+    }
+
+    /// Work has a reference of its own from here on, if `queue` has queued it.
+    fn hand_over(&self, queue: impl FnOnce() -> bool) {
+        let reference = self.clone();
+        if queue() {
+            core::mem::forget(reference);
+        }
+    }
+
+    /// Has [`Transport::give_up`] run soon: something has failed in a state in which that is not
+    /// for [`Ctrl::recover`]. Any context.
+    pub(crate) fn give_up(&self) {
+        let work = self.work().give_up.get();
+        // SAFETY: As in `recover`.
+        self.hand_over(|| unsafe { sys::rivet_nvme_queue_work(sys::nvme_wq, work) });
+    }
+
+    /// It is not connected, for `reason` if connecting has failed so: tries again when it is time,
+    /// by [`Transport::reconnect`], or deletes it where the core says that it was enough. Returns
+    /// whether it will try again. Sleeps.
+    pub(crate) fn reconnect_or_delete(&self, reason: Option<Trouble>) -> bool {
+        if self.state() != State::Connecting {
+            // It is being deleted, by somebody else.
+            return false;
+        }
+        if !self.should_reconnect(reason) {
+            self.delete();
+            return false;
+        }
+        let work = self.work().reconnect.get();
+        let delay = self.options().reconnect_delay();
+        // SAFETY: As in `recover`.
+        self.hand_over(|| unsafe { sys::rivet_nvme_queue_delayed_work(sys::nvme_wq, work, delay) });
+        true
+    }
+
+    /// Waits for a recovery that is under way, and takes back an attempt to reconnect. Sleeps.
+    pub(super) fn stop_work(&self) {
+        let work = self.work();
+        // SAFETY: The items are initialised; that which is cancelled has a reference to be given
+        // back, which is not the last one.
+        unsafe {
+            sys::flush_work(work.recover.get());
+            if sys::cancel_delayed_work_sync(work.reconnect.get()) {
+                drop(Ctrl::from_object(self.object()));
+            }
+        }
+    }
+}
+
+/// The controller of an item that has come to run.
+///
+/// # Safety
+///
+/// The items are an object's, of which a reference is ours now.
+unsafe fn of<T: Transport>(work: *mut Work<T>) -> Ctrl<T> {
+    // SAFETY: By the function's safety requirement.
+    unsafe {
+        let object = kernel::container_of!(work, Object<T>, work);
+        Ctrl::from_object(NonNull::new_unchecked(object))
+    }
+}
+
+/// # Safety
+///
+/// For the workqueue: `work` is the `recover` of an object, with a reference that is ours now.
+unsafe extern "C" fn recover<T: Transport>(work: *mut sys::work_struct) {
+    // SAFETY: By the function's safety requirement. `Opaque` is transparent.
+    let ctrl = unsafe {
+        of(kernel::container_of!(
+            work.cast::<Opaque<_>>(),
+            Work<T>,
+            recover
+        ))
+    };
+    ctrl.data().recover(&ctrl);
+}
+
+/// # Safety
+///
+/// For the workqueue: `work` is the `give_up` of an object, with a reference that is ours now.
+unsafe extern "C" fn give_up<T: Transport>(work: *mut sys::work_struct) {
+    // SAFETY: As in `recover`.
+    let ctrl = unsafe {
+        of(kernel::container_of!(
+            work.cast::<Opaque<_>>(),
+            Work<T>,
+            give_up
+        ))
+    };
+    ctrl.data().give_up(&ctrl);
+}
+
+/// # Safety
+///
+/// For the workqueue: `work` is the `reconnect` of an object, with a reference that is ours now.
+unsafe extern "C" fn reconnect<T: Transport>(work: *mut sys::work_struct) {
+    // SAFETY: By the function's safety requirement. The work is in the delayed one.
+    let ctrl = unsafe {
+        let delayed = kernel::container_of!(work, sys::delayed_work, work);
+        of(kernel::container_of!(
+            delayed.cast::<Opaque<_>>(),
+            Work<T>,
+            reconnect
+        ))
+    };
+    ctrl.data().reconnect(&ctrl);
+}
+
+/// What the core calls where a controller is to be reset.
+///
+/// # Safety
+///
+/// For the workqueue: `work` is the `reset_work` of one of ours, which the core keeps meanwhile.
+pub(super) unsafe extern "C" fn reset<T: Transport>(work: *mut sys::work_struct) {
+    // SAFETY: By the function's safety requirement.
+    let ctrl = unsafe {
+        let raw = kernel::container_of!(work, sys::nvme_ctrl, reset_work);
+        Ctrl::<T>::borrow(raw)
+    };
+    ctrl.data().reset(&ctrl);
+}
