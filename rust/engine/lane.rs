@@ -88,6 +88,7 @@ impl LaneStats {
     pub(crate) fn posted(&self, counts: &QpCounts) {
         self.posts.set(counts.posts);
         self.doorbells.set(counts.doorbells);
+        self.recv_doorbells.set(counts.recv_doorbells);
         self.signalled.set(counts.signaled);
     }
 }

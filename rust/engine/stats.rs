@@ -111,6 +111,8 @@ counters! {
         posts: Counter,
         /// Doorbells: calls of the driver to post, of sends and receives.
         doorbells: Counter,
+        /// Of these, those of receives.
+        recv_doorbells: Counter,
         /// Work requests that asked for a completion.
         signalled: Counter,
         /// Completions taken.

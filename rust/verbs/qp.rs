@@ -133,6 +133,8 @@ pub(crate) struct QpCounts {
     pub(crate) posts: u64,
     /// Doorbells, of both queues.
     pub(crate) doorbells: u64,
+    /// Of these, those of the receive queue.
+    pub(crate) recv_doorbells: u64,
     /// Work requests that asked for a completion.
     pub(crate) signaled: u64,
 }
@@ -142,6 +144,7 @@ impl QpCounts {
     pub(crate) fn add(&mut self, other: &Self) {
         self.posts += other.posts;
         self.doorbells += other.doorbells;
+        self.recv_doorbells += other.recv_doorbells;
         self.signaled += other.signaled;
     }
 }
@@ -402,9 +405,11 @@ impl<S: 'static, R: 'static> Qp<S, R> {
     /// What it has posted so far.
     pub(crate) fn counts(&self) -> QpCounts {
         let (posts, doorbells, signaled) = self.sends.counts();
+        let recv_doorbells = self.recvs.doorbells();
         QpCounts {
             posts,
-            doorbells: doorbells + self.recvs.doorbells(),
+            doorbells: doorbells + recv_doorbells,
+            recv_doorbells,
             signaled,
         }
     }

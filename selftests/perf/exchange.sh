@@ -50,10 +50,13 @@ queues() {
 doorbells() {
 	server && run_load 640 op=exchange_out depth=32 verify=0 || return
 	wait_for 3 has_posted 1280 || fail "posts: ${S[posts]}, not 1280"
-	echo "${S[posts]} posts, ${S[doorbells]} doorbells, ${S[signalled]} signalled, ${S[completions]} completions"
+	echo "${S[posts]} posts, ${S[doorbells]} doorbells (${S[recv_doorbells]} of receives), ${S[signalled]} signalled, ${S[completions]} completions"
 	[ "${S[signalled]}" -ge 40 ] && [ "${S[signalled]}" -le 80 ] || fail "signalled: ${S[signalled]}"
 	# Those of the receives are among them.
 	[ "${S[doorbells]}" -le 700 ] || fail "doorbells: ${S[doorbells]}"
+	# Each posts half of the receives.
+	[ "${S[recv_doorbells]}" -ge 1 ] && [ "${S[recv_doorbells]}" -lt "${S[doorbells]}" ] ||
+		fail "recv_doorbells: ${S[recv_doorbells]} of ${S[doorbells]}"
 }
 has_posted() { stats s && [ "${S[posts]}" = "$1" ]; }
 
