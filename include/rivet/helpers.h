@@ -56,6 +56,12 @@ unsigned int rivet_sg_dma_len(const struct scatterlist *sg);
 /* Of the page of an address in the linear map. */
 void rivet_get_page(const void *addr);
 void rivet_put_page(const void *addr);
+/*
+ * A reference to the page of an address in the linear map, which its owner keeps
+ * meanwhile. False for a page that no reference keeps (slab, what is frozen), that
+ * is never freed by the last one (reserved), or whose owner waits for that (DAX).
+ */
+bool rivet_try_get_page(const void *addr);
 /* memcpy() and memmove(), which the compiler of the caller does not see into. */
 void rivet_copy(void *to, const void *from, size_t size);
 void rivet_move(void *to, const void *from, size_t size);

@@ -28,23 +28,20 @@
 
 use super::{
     knobs::{self, Knobs},
-    mr_cache::{Id, Key, Lookup, MrCache, Platform, Shape},
+    mr_cache::Shape,
+    shard::{Entry, Evicted, Rights, Shard, Shared},
     stats::LaneStats,
 };
 use crate::{
-    kapi::{random, trace},
+    kapi::trace,
     verbs::{
-        caps::Caps, mr::Revocation, qp, wc::Done, Access, Buffer, Direction, Mapped, MappedPages,
+        caps::Caps, mr::Revocation, wc::Done, Access, Buffer, Direction, Mapped, MappedPages,
         Members, Mr, PageList, PageRefs, Pd, Qp, RegisteredMr, Registration, RemoteAddr, SendWr,
         SgTable, Sge, WcStatus,
     },
 };
-use core::{marker::PhantomData, pin::Pin};
-use kernel::{
-    page::PAGE_SIZE,
-    prelude::*,
-    sync::{Arc, UniqueArc},
-};
+use core::marker::PhantomData;
+use kernel::{page::PAGE_SIZE, prelude::*, sync::Arc};
 
 /// The longest payload that is copied, bytes: copying happens with the lane's lock held.
 pub(crate) const LONGEST_COPY: usize = knobs::COPY_THRESHOLD.max as usize;
@@ -58,18 +55,6 @@ pub(crate) trait Source: PageList {
 impl Source for Arc<Buffer> {
     fn add_to(&self, refs: &mut PageRefs, len: usize) -> Result {
         refs.add(self, 0..len)
-    }
-}
-
-/// Allocations of the MR cache.
-pub(crate) enum Kernel {}
-
-impl Platform for Kernel {
-    type Vec<T> = KVVec<T>;
-    type Error = Error;
-
-    fn filled<T>(len: usize, make: impl FnMut() -> T) -> Result<KVVec<T>> {
-        qp::filled(len, make)
     }
 }
 
@@ -173,35 +158,6 @@ impl Place {
     }
 }
 
-/// A registration that operations share.
-pub(crate) struct Shared(Option<Registration<MappedPages<PageRefs>>>);
-
-impl Shared {
-    fn get(&self) -> Result<&Registration<MappedPages<PageRefs>>> {
-        self.0.as_ref().ok_or(EINVAL)
-    }
-}
-
-/// What a registration of the cache is made of.
-pub(crate) struct Parts {
-    shell: Pin<UniqueArc<Shared>>,
-    mr: Mr,
-    table: SgTable,
-    refs: PageRefs,
-}
-
-impl Parts {
-    /// For up to `pages` pages. Sleeps.
-    fn new(pd: &Arc<Pd>, pages: usize) -> Result<Self> {
-        Ok(Self {
-            shell: UniqueArc::new(Shared(None), GFP_KERNEL)?.into(),
-            mr: Mr::new(pd, pages * PAGE_SIZE)?,
-            table: SgTable::new(pd, pages)?,
-            refs: PageRefs::new(pages)?,
-        })
-    }
-}
-
 /// What an operation has of memory while it is under way.
 pub(crate) enum Held<P: Source> {
     /// A place in the pool, and the pages that it is copied to or from.
@@ -213,13 +169,9 @@ pub(crate) enum Held<P: Source> {
     /// An entry of the cache.
     Cached {
         /// Which one.
-        id: Id,
-        /// What it is.
-        shared: Arc<Shared>,
-        /// It is not registered yet.
-        miss: bool,
+        entry: Entry,
         /// Another that is invalidated by the way.
-        evicted: Option<(Id, Arc<Shared>)>,
+        evicted: Option<Evicted>,
         /// The caller's.
         pages: P,
     },
@@ -231,18 +183,13 @@ impl<P: Source> Held<P> {
         match self {
             Held::Copy(..) | Held::Ending(_) => Ok(()),
             Held::Fast(registration) => chain.wr(|wr| wr.reg_mr(registration)),
-            Held::Cached {
-                shared,
-                miss,
-                evicted,
-                ..
-            } => {
-                if let Some((_, old)) = evicted {
-                    let old = old.get()?;
+            Held::Cached { entry, evicted, .. } => {
+                if let Some(old) = evicted {
+                    let old = old.registration()?;
                     chain.wr(|wr| wr.local_inv(old))?;
                 }
-                if *miss {
-                    let new = shared.get()?;
+                if entry.is_miss() {
+                    let new = entry.registration()?;
                     chain.wr(|wr| wr.reg_mr(new))?;
                 }
                 Ok(())
@@ -255,7 +202,7 @@ impl<P: Source> Held<P> {
         match self {
             Held::Copy(place, _) => place.memory.sge(place.base..place.base + len),
             Held::Fast(registration) | Held::Ending(registration) => registration.sge(0..len),
-            Held::Cached { shared, .. } => shared.get()?.sge(0..len),
+            Held::Cached { entry, .. } => entry.registration()?.sge(0..len),
         }
     }
 
@@ -287,9 +234,7 @@ pub(crate) enum Remains<P: Source> {
     /// A region of `fast`.
     Fast(Registration<MappedPages<P>>),
     /// A registration of the cache.
-    Shared(Arc<Shared>),
-    /// The same, which nobody shares.
-    Cached(Registration<MappedPages<PageRefs>>),
+    Cached(Arc<Shared>),
     /// A region of `register`.
     Registered(RegisteredMr<MappedPages<P>>),
     /// The same, invalidated, and what mapped it.
@@ -302,10 +247,8 @@ pub(crate) struct Memory<P: Source, F: Flow = In> {
     copy_up_to: usize,
     pool: KVec<Place>,
     regions: KVec<(Mr, SgTable)>,
-    cache: Option<MrCache<Kernel, Parts, Arc<Shared>>>,
-    /// For the page numbers of a key.
-    frames: KVec<u64>,
-    /// What an error has left. Has room for all regions that there are.
+    cache: Option<Shard>,
+    /// What an error has left. Has room for all regions that there are but those of the cache.
     remains: KVec<Remains<P>>,
     /// Of [`Out`]: the device's LOCAL_INV waits for all that is before it.
     inv_waits: bool,
@@ -350,7 +293,6 @@ impl<P: Source, F: Flow> Memory<P, F> {
             pool: KVec::new(),
             regions: KVec::new(),
             cache: None,
-            frames: KVec::new(),
             remains: KVec::new(),
             inv_waits: pd.device().caps().local_inv_waits,
             access: F::access(pd.device().caps()),
@@ -365,13 +307,7 @@ impl<P: Source, F: Flow> Memory<P, F> {
             // With fewer, operations would have to wait for evictions.
             let shape = shape.filter(|shape| shape.entries() >= need.depth * 2);
             let shape = shape.ok_or(ENOSPC)?;
-            let mut cache = MrCache::new(shape, pages as u32, random::secret())?;
-            for _ in 0..shape.entries() {
-                let _ = cache.supply(Parts::new(pd, pages)?);
-            }
-            memory.cache = Some(cache);
-            memory.remains = KVec::with_capacity(shape.entries() as usize, GFP_KERNEL)?;
-            memory.frames.extend_with(pages, 0, GFP_KERNEL)?;
+            memory.cache = Some(Shard::new(pd, shape, pages)?);
         } else {
             memory.regions = KVec::with_capacity(need.depth as usize, GFP_KERNEL)?;
             memory.remains = KVec::with_capacity(need.depth as usize, GFP_KERNEL)?;
@@ -458,76 +394,23 @@ impl<P: Source, F: Flow> Memory<P, F> {
         let Some(cache) = self.cache.as_mut() else {
             return Err((EINVAL, pages));
         };
-        let n = match pages.frames(0..len, &mut self.frames) {
-            Ok(n) => n,
+        let rights = Rights {
+            direction: F::DIRECTION,
+            access: self.access,
+        };
+        let entry = match cache.take(&pages, len, rights, stats) {
+            Ok(entry) => entry,
             Err(e) => return Err((e, pages)),
         };
-        let key = Key {
-            pages: &self.frames[..n],
-            offset: 0,
-            len: len as u32,
-            access: F::DIRECTION as u32,
+        let evicted = match entry.is_miss() {
+            true => cache.evict(stats),
+            false => None,
         };
-        match cache.lookup(&key) {
-            Lookup::Hit(id) => {
-                stats.mr_hits.add(1);
-                let Some(shared) = cache.value(id).cloned() else {
-                    return Err((EINVAL, pages));
-                };
-                if let Ok(registration) = shared.get() {
-                    registration.memory().sync_for_device();
-                    trace::mr_hit(registration.key(), len as u64);
-                }
-                Ok(Held::Cached {
-                    id,
-                    shared,
-                    miss: false,
-                    evicted: None,
-                    pages,
-                })
-            }
-            Lookup::Miss => {
-                stats.mr_misses.add(1);
-                let Some(parts) = cache.claim() else {
-                    return Err((EINVAL, pages));
-                };
-                let shared = match register::<P, F>(parts, &pages, len, self.access) {
-                    Ok(shared) => shared,
-                    Err((e, parts)) => {
-                        let _ = cache.supply(parts);
-                        return Err((e, pages));
-                    }
-                };
-                stats.registrations.add(1);
-                if let Ok(registration) = shared.get() {
-                    trace::mr_miss(registration.key(), len as u64);
-                    trace::mr_register(registration.key(), len as u64);
-                }
-                let Ok(id) = cache.insert(&key, shared.clone()) else {
-                    return Err((EINVAL, pages));
-                };
-                let mut evicted = None;
-                if cache.should_evict() {
-                    if let Some((old, value)) = cache.evict_one() {
-                        stats.evictions.add(1);
-                        if let Ok(registration) = value.get() {
-                            let bytes = registration.memory().len();
-                            trace::mr_evict(registration.key(), bytes as u64);
-                        }
-                        evicted = Some((old, value.clone()));
-                    }
-                }
-                Ok(Held::Cached {
-                    id,
-                    shared,
-                    miss: true,
-                    evicted,
-                    pages,
-                })
-            }
-            Lookup::Full => Err((EAGAIN, pages)),
-            Lookup::Unfit => Err((EINVAL, pages)),
-        }
+        Ok(Held::Cached {
+            entry,
+            evicted,
+            pages,
+        })
     }
 
     /// Takes back what [`Memory::take`] gave, after an operation of `len` bytes. `proof` is what the
@@ -572,36 +455,20 @@ impl<P: Source, F: Flow> Memory<P, F> {
                 }
             }
             Held::Cached {
-                id,
-                shared,
-                miss,
+                entry,
                 evicted,
                 pages,
             } => {
                 let cache = self.cache.as_mut()?;
                 if landed {
-                    if let Ok(registration) = shared.get() {
-                        registration.memory().sync_for_cpu();
-                    }
+                    entry.sync_for_cpu();
                 }
-                if miss {
-                    let confirmed = proof.is_some_and(|proof| {
-                        shared.get().is_ok_and(|shared| shared.confirm(proof))
-                    });
-                    cache.registered(id, confirmed);
+                if entry.is_miss() {
+                    cache.registered(&entry, proof);
                 }
-                cache.put(id);
-                drop(shared);
-                if let Some((old, shared)) = evicted {
-                    let key = shared.get().map_or(0, Registration::key);
-                    drop(shared);
-                    if let Some(proof) = proof {
-                        stats.invalidations.add(1);
-                        trace::mr_invalidate(key, len as u64);
-                        if let Some(remains) = reclaim(cache, old, proof) {
-                            self.leave(Remains::Cached(remains));
-                        }
-                    }
+                cache.put(entry.id());
+                if let Some(evicted) = evicted {
+                    cache.evicted(evicted, proof, stats);
                 }
                 Some(pages)
             }
@@ -620,27 +487,15 @@ impl<P: Source, F: Flow> Memory<P, F> {
                 None
             }
             Held::Cached {
-                id,
-                shared,
-                miss,
+                entry,
                 evicted,
                 pages,
             } => {
                 let cache = self.cache.as_mut()?;
-                drop(shared);
-                if let Some((old, _)) = evicted {
-                    cache.restore(old);
+                if let Some(evicted) = evicted {
+                    cache.restore(evicted);
                 }
-                let withdrawn = match miss {
-                    true => cache.withdraw(id),
-                    false => {
-                        cache.put(id);
-                        None
-                    }
-                };
-                if let Some(shared) = withdrawn {
-                    self.leave(Remains::Shared(shared));
-                }
+                cache.withdraw(entry);
                 Some(pages)
             }
         }
@@ -653,81 +508,9 @@ impl<P: Source, F: Flow> Memory<P, F> {
 
     /// Takes out what has to end where that may sleep.
     pub(crate) fn remains(&mut self) -> Option<Remains<P>> {
-        self.remains.pop()
+        let cached = self.cache.as_mut().and_then(Shard::remains);
+        cached.map(Remains::Cached).or_else(|| self.remains.pop())
     }
-}
-
-/// Registers the first `len` bytes of `pages`, with references of the cache's own.
-fn register<P: Source, F: Flow>(
-    mut parts: Parts,
-    pages: &P,
-    len: usize,
-    access: Access,
-) -> core::result::Result<Arc<Shared>, (Error, Parts)> {
-    parts.refs.clear();
-    if let Err(e) = pages.add_to(&mut parts.refs, len) {
-        return Err((e, parts));
-    }
-    let Parts {
-        mut shell,
-        mr,
-        table,
-        refs,
-    } = parts;
-    let mapped = match table.map(refs, 0..len, F::DIRECTION) {
-        Ok(mapped) => mapped,
-        Err((e, table, refs)) => {
-            let parts = Parts {
-                shell,
-                mr,
-                table,
-                refs,
-            };
-            return Err((e, parts));
-        }
-    };
-    match mr.try_register(mapped, access) {
-        Ok(registration) => {
-            shell.as_mut().get_mut().0 = Some(registration);
-            Ok(shell.into())
-        }
-        Err((e, mr, mapped)) => {
-            let (table, refs) = mapped.unmap();
-            let parts = Parts {
-                shell,
-                mr,
-                table,
-                refs,
-            };
-            Err((e, parts))
-        }
-    }
-}
-
-/// Makes the registration that was invalidated a free one. What cannot become one is given.
-fn reclaim(
-    cache: &mut MrCache<Kernel, Parts, Arc<Shared>>,
-    id: Id,
-    proof: &Revocation<'_>,
-) -> Option<Registration<MappedPages<PageRefs>>> {
-    // What is evicted was idle, so nobody else shares it.
-    let mut shell = Arc::into_unique_or_drop(cache.invalidated(id)?)?;
-    let registration = shell.as_mut().get_mut().0.take()?;
-    let (mr, mapped) = match registration.reclaim(proof) {
-        Ok(parts) => parts,
-        Err(registration) => return Some(registration),
-    };
-    let (table, mut refs) = mapped.unmap();
-    refs.clear();
-    let parts = Parts {
-        shell,
-        mr,
-        table,
-        refs,
-    };
-    // There is a place for it: that which it had.
-    let _ = cache.supply(parts);
-    None
 }
 
 /// An operation on a caller's pages.

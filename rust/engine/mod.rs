@@ -5,12 +5,12 @@
 //! ```text
 //! policy       a named set of knobs               lane      one CPU's share of a connection
 //! poller       a CPU's completions                memory    how operations get at pages
-//! moderation   when a poller looks                mr_cache  registrations found again
-//! accounting   who asks for a completion          naive     the slow choices, to compare with
-//! placement    which lane is on which CPU         stats     counters
-//! setting      what a device holds back           hardware  and how it is told
-//! rota         which CQ a poller begins with      turns     who looks, and nothing overlooked
-//! polled       a CQ that only who waits looks at
+//! mr_cache     which registrations are kept       shard     and what they are made of
+//! moderation   when a poller looks                naive     the slow choices, to compare with
+//! accounting   who asks for a completion          stats     counters
+//! placement    which lane is on which CPU         hardware  how a device is told
+//! setting      what a device holds back           turns     who looks, and nothing overlooked
+//! rota         which CQ a poller begins with      polled    a CQ that only who waits looks at
 //! ```
 //!
 //! A service makes a [`lane::Lane`] for each CPU that its connection is used from, with what it
@@ -37,6 +37,7 @@ pub(crate) mod polled;
 pub(crate) mod poller;
 pub(crate) mod rota;
 pub(crate) mod setting;
+pub(crate) mod shard;
 pub(crate) mod stats;
 pub(crate) mod turns;
 

@@ -16,7 +16,7 @@
 //!   registration, whose REG_MR is in front of the SEND.
 //! * `Sent`: no work request has to do with the request's pages any more, or ever had, and the
 //!   controller has not answered. The slot holds the request, with the region that the controller
-//!   reaches it by, if it does.
+//!   reaches it by, if it does, or the name of an entry of the cache.
 //! * `Revoking`: the controller has answered without an invalidation, so the region is invalidated
 //!   here; the token of that holds region and request.
 //! * `Registering`: only where each step is waited for (`memory=register` and `fast_waited`, which
@@ -31,13 +31,14 @@
 //! said so; a claim that is seen earlier proves nothing, and the region is invalidated here once
 //! more.
 //!
-//! The others, of commands without data, of reads through the pool, and of event requests, read
-//! nothing but the capsule. When the answer is there the controller has had all of that, whatever
-//! the HCA knows of it; so the tag is free, and the next command may be written into the capsule. If
-//! the HCA has missed the acknowledgement and sends the old one again, with the new bytes, then the
-//! controller's HCA drops it as one that it has had. One of `every` asks for a completion, which
-//! gives the places of those before it in the send queue back; if there is no place, commands wait
-//! for answers.
+//! The others, of commands without data, of those whose data is in the pool or in the cache, and of
+//! event requests, read nothing but the capsule. When the answer is there the controller has had all
+//! of that, whatever the HCA knows of it; so the tag is free, and the next command may be written
+//! into the capsule. If the HCA has missed the acknowledgement and sends the old one again, with the
+//! new bytes, then the controller's HCA drops it as one that it has had. One of `every` asks for a
+//! completion, which gives the places of those before it in the send queue back; if there is no
+//! place, commands wait for answers. One behind the REG_MR of an entry asks too, which cannot be
+//! evicted before that is known to be done.
 //!
 //! # Completions of SENDs have no events
 //!
@@ -51,13 +52,47 @@
 //! not registered, which ends the QP, as on InfiniBand. On iWARP, where soft-iWARP passes any number on
 //! as a claim, all is on one CQ.
 //!
+//! # The cache
+//!
+//! With `memory=cached` data that goes neither through the pool nor in the capsule is registered once
+//! and stays so: an entry of the queue's shard of the MR cache ([`crate::engine::shard`]) is found
+//! again by the pages, in their order, where in them the data begins, its length, and which way it
+//! goes. A hit is a SEND and nothing else, whose SGL does not ask for an invalidation; a miss has the
+//! REG_MR in front. What is invalidated all the same is no command's key, and breaks the queue.
+//!
+//! ```text
+//! hit:                         [SEND]
+//! miss:                        [REG_MR | SEND]
+//! few regions are free, too:   [LOCAL_INV old] [REG_MR | SEND]
+//! ```
+//!
+//! No request owns an entry, and none waits for its REG_MR: it is over with the answer. A command
+//! finds no entry that is its own, and no free region, or has pages that no reference keeps: then it
+//! has a region of its own, as without a cache, and may have an entry evicted, so that the next finds
+//! a free one.
+//!
+//! What that opens: the controller reaches a page from its first use until the entry's eviction, or
+//! until the queue has ended, whatever the page holds by then. It can read what was written from, and
+//! write to what was read into, and not the other way round, as the way is a part of what an entry is
+//! found by. That is why it is chosen, and not given. Other controllers do not reach it: a PD and its
+//! caches are one controller's.
+//!
+//! What it costs: an entry has a reference to each of its pages, so these are not freed before it
+//! goes, at most `mr_cache_entries` times the longest request for a controller, and of a page in a
+//! large folio all of that. Pages of a file that was truncated, of memory that was unmapped, or of
+//! which a writer got a copy, stay for as long; what comes in their place are other pages, which no
+//! key of theirs finds. They can be neither reclaimed nor moved meanwhile, and who counts references
+//! (sealing of a memfd, say) sees one more. Pages of DAX files are not cached, as a truncation would
+//! wait for them.
+//!
 //! # A request ends once
 //!
 //! There is one value for a request, and it is in one place: a token, or a slot. An answer takes it
 //! out. An end of the queue drops what is left wherever it is: tokens when the QP is destroyed,
-//! then slots; each region is deregistered before the request that it covers is dropped, and only
-//! then the block layer hears of it. Neither a timeout nor a teardown can end what an answer ends.
-//! (nvme-rdma and others had requests freed before their SEND was done, or ended by two at once.)
+//! then the cache, then slots; each region is deregistered before the request that it covers is
+//! dropped, and only then the block layer hears of it. Neither a timeout nor a teardown can end what
+//! an answer ends. (nvme-rdma and others had requests freed before their SEND was done, or ended by
+//! two at once.)
 //!
 //! # The peer
 //!
@@ -73,19 +108,22 @@ use super::{
 use crate::{
     engine::{
         lane::{Fault, Queue, Service},
+        memory::Source,
+        mr_cache::{self, Id},
         poller::Dues,
+        shard::{Entry, Evicted, Rights, Shard},
         stats::LaneStats,
     },
     kapi::nvme::{Ended, Request, Submitted, EVENT_TAG},
     verbs::{
-        mr::Revocation, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Mr, Pd,
+        mr::Revocation, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Mr, PageRefs, Pd,
         RegisteredMr, Registration, SgTable, Wc, WcStatus,
     },
 };
 use core::fmt;
 use kernel::{prelude::*, sync::Arc};
 
-/// Work requests of a command, at most: REG_MR and SEND, and then LOCAL_INV.
+/// Work requests that a command needs, at most: REG_MR and SEND, and then LOCAL_INV.
 pub(crate) const WORK_REQUESTS: u32 = 3;
 
 /// Bytes from one completion queue entry to the next: a cache line.
@@ -114,6 +152,14 @@ enum Held {
     Pooled(Request),
     /// The controller does.
     Region(RegisteredMr<MappedPages<Request>>),
+    /// The same, by an entry of the cache.
+    Cached(Id, Request),
+}
+
+impl Source for Request {
+    fn add_to(&self, refs: &mut PageRefs, len: usize) -> Result {
+        refs.add_pages(self, 0..len)
+    }
 }
 
 /// See the file's head.
@@ -148,7 +194,11 @@ pub(crate) enum Token {
     Bare(Arc<Mapped>),
     /// The REG_MR of a part of the pool.
     Pool(Opening),
-    /// A LOCAL_INV.
+    /// A capsule, and the REG_MR of the entry that it names.
+    Enter(Arc<Mapped>, Entry),
+    /// The LOCAL_INV of an entry.
+    Evict(Evicted),
+    /// That of a command's region.
     Revoke(Revoke),
     /// The REG_MR of the command with that tag, whose SEND waits for it.
     Register(u16, Registration<MappedPages<Request>>),
@@ -174,6 +224,8 @@ enum Way {
     Chain(Payload),
     /// In a bare capsule, while its slot holds the request.
     Bare(Held),
+    /// The same, behind the REG_MR of a new entry.
+    Enter(Entry, Held),
     /// The same, once its data is registered.
     Waited(Registration<MappedPages<Request>>),
 }
@@ -259,6 +311,8 @@ pub(crate) struct Shape {
     pub(crate) copy_up_to: usize,
     /// How regions come about.
     pub(crate) regions: Regions,
+    /// What is registered stays so: the queue's shard of the cache.
+    pub(crate) cache: Option<mr_cache::Shape>,
     /// Of SENDs that may go without a completion, one of so many asks for it.
     pub(crate) every: u32,
     /// It is the admin queue, which has an asynchronous event request.
@@ -272,6 +326,8 @@ pub(crate) struct Commands {
     capsules: Arc<Mapped>,
     /// Where answers land.
     answers: Arc<Mapped>,
+    // Before the slots, so that its regions are deregistered when these end requests.
+    cache: Option<Shard>,
     slots: KVVec<Slot>,
     tables: KVec<SgTable>,
     regions: KVec<Mr>,
@@ -350,6 +406,10 @@ impl Commands {
             admin: shape.admin,
             capsules: map((depth + 1) * wire::COMMAND, Direction::ToDevice)?,
             answers: map((depth + 1) * STRIDE, Direction::FromDevice)?,
+            cache: match shape.cache {
+                Some(shape) => Some(Shard::new(pd, shape, pages)?),
+                None => None,
+            },
             slots,
             tables,
             regions,
@@ -435,8 +495,18 @@ impl Commands {
         // It has room for each tag.
         let _ = self.capsules.write(at, &command);
         self.busy += 1;
+        if !matches!(way, Way::Bare(_)) {
+            self.evict(queue, stats);
+        }
         let slot = match way {
             Way::Bare(held) => match self.send_bare(queue, at) {
+                Ok(()) => Slot::Sent { id, held },
+                Err(()) => Slot::Stuck {
+                    _payload: None,
+                    _held: Some(held),
+                },
+            },
+            Way::Enter(entry, held) => match self.send_entry(queue, at, entry) {
                 Ok(()) => Slot::Sent { id, held },
                 Err(()) => Slot::Stuck {
                     _payload: None,
@@ -519,6 +589,60 @@ impl Commands {
         })
     }
 
+    /// Sends the capsule that is at `at`, behind the REG_MR of its entry. The error is the end of the
+    /// QP.
+    fn send_entry(
+        &mut self,
+        queue: &mut Queue<Self>,
+        at: usize,
+        entry: Entry,
+    ) -> core::result::Result<(), ()> {
+        let token = Token::Enter(self.capsules.clone(), entry);
+        let pushed = queue.qp.push_chain(token, |token, chain| {
+            let Token::Enter(memory, entry) = token else {
+                return Err(EINVAL);
+            };
+            let registration = entry.registration()?;
+            chain.wr(|wr| wr.reg_mr(registration))?;
+            chain.wr(|wr| {
+                wr.sge(memory.sge(at..at + wire::COMMAND)?)?;
+                wr.signaled();
+                wr.send()
+            })
+        });
+        self.since = 0;
+        // The cache has the registration as well, so it does not end here.
+        pushed.map_err(|_| {
+            queue.failed.get_or_insert(Fault::Posting(EIO));
+        })
+    }
+
+    /// Has the entry invalidated that was used least recently, if free regions are few, and if the
+    /// send queue has a place for that beside what commands need.
+    fn evict(&mut self, queue: &mut Queue<Self>, stats: &LaneStats) {
+        let room = queue.qp.send_room() > self.owed + WORK_REQUESTS;
+        let evicted = match &mut self.cache {
+            Some(cache) if room => cache.evict(stats),
+            _ => None,
+        };
+        let Some(evicted) = evicted else {
+            return;
+        };
+        let pushed = queue.qp.push(Token::Evict(evicted), |token, wr| {
+            let Token::Evict(evicted) = token else {
+                return Err(EINVAL);
+            };
+            wr.local_inv(evicted.registration()?)
+        });
+        // Else it comes back with the completion of a SEND behind it.
+        if let Err((_, Token::Evict(evicted))) = pushed {
+            queue.failed.get_or_insert(Fault::Posting(EIO));
+            if let Some(cache) = &mut self.cache {
+                cache.restore(evicted);
+            }
+        }
+    }
+
     /// Sends the capsule that is at `at`, with what its payload needs.
     fn send_chain(
         &mut self,
@@ -596,6 +720,24 @@ impl Commands {
         if len > wire::LONGEST_KEYED as usize {
             return Err(Submitted::Refused(request));
         }
+        let access = match writes {
+            true => Access::REMOTE_READ,
+            false => Access::REMOTE_WRITE,
+        };
+        let fits_capsule = writes && len <= self.in_capsule;
+        if let Some(cache) = self.cache.as_mut().filter(|_| !fits_capsule) {
+            // A bounce buffer has to have what is in the pages before, as the controller need not
+            // write all of them.
+            let direction = match writes {
+                true => Direction::ToDevice,
+                false => Direction::Bidirectional,
+            };
+            let entry = cache.take(&request, len, Rights { direction, access }, stats);
+            // Else it has a region of its own.
+            if let Ok(entry) = entry {
+                return Ok(Self::attach_entry(entry, request, command));
+            }
+        }
         // There is one of each for each tag.
         let Some(table) = self.tables.pop() else {
             return Err(Submitted::Busy(request));
@@ -611,16 +753,12 @@ impl Commands {
                 });
             }
         };
-        if writes && len <= self.in_capsule && mapped.pieces() < self.sges {
+        if fits_capsule && mapped.pieces() < self.sges {
             wire::set_data(command, Data::InCapsule(len as u32));
             return Ok(Way::Chain(Payload::InCapsule(mapped)));
         }
         let Some(region) = self.regions.pop() else {
             return Err(Submitted::Busy(self.unmap(mapped)));
-        };
-        let access = match writes {
-            true => Access::REMOTE_READ,
-            false => Access::REMOTE_WRITE,
         };
         let registered = region.try_register(mapped, access);
         let registration = registered.map_err(|(_, region, mapped)| {
@@ -641,6 +779,24 @@ impl Commands {
             false => Way::Chain(Payload::Region(registration)),
             true => Way::Waited(registration),
         })
+    }
+
+    /// Says in the command that its data is that of an entry.
+    fn attach_entry(entry: Entry, request: Request, command: &mut [u8; wire::COMMAND]) -> Way {
+        if let Ok(remote) = entry.registration().and_then(|region| region.remote(0)) {
+            let data = Data::Keyed {
+                addr: remote.addr,
+                len: request.len() as u32,
+                rkey: remote.rkey,
+                invalidate: false,
+            };
+            wire::set_data(command, data);
+        }
+        let held = Held::Cached(entry.id(), request);
+        match entry.is_miss() {
+            true => Way::Enter(entry, held),
+            false => Way::Bare(held),
+        }
     }
 
     /// Takes a mapping apart.
@@ -679,6 +835,16 @@ impl Commands {
     ) -> Option<Next> {
         match (done.token, done.status) {
             (Token::Bare(_), WcStatus::Success) => None,
+            (Token::Enter(_, entry), WcStatus::Success) => {
+                let cache = self.cache.as_mut()?;
+                cache.registered(&entry, done.revocation.as_ref());
+                None
+            }
+            (Token::Evict(evicted), WcStatus::Success) => {
+                let cache = self.cache.as_mut()?;
+                cache.evicted(evicted, done.revocation.as_ref(), stats);
+                None
+            }
             (Token::Pool(opening), WcStatus::Success) => {
                 self.pool.opened(opening, true);
                 None
@@ -744,7 +910,10 @@ impl Commands {
                     Token::Command(capsule) => capsule.tag,
                     Token::Revoke(revoke) => revoke.tag,
                     Token::Register(tag, _) => *tag,
-                    Token::Bare(_) | Token::Pool(..) => return None,
+                    // What the cache has ends with it.
+                    Token::Bare(_) | Token::Pool(_) | Token::Enter(..) | Token::Evict(_) => {
+                        return None
+                    }
                 };
                 if let Some(slot) = self.slots.get_mut(usize::from(tag)) {
                     *slot = Slot::stuck(token);
@@ -767,6 +936,15 @@ impl Commands {
     ) -> Option<Revoke> {
         let request = match held {
             Held::Plain(request) => request,
+            Held::Cached(entry, request) => {
+                if let Some(cache) = &mut self.cache {
+                    if request.direction() == Direction::FromDevice {
+                        cache.sync_for_cpu(entry);
+                    }
+                    cache.put(entry);
+                }
+                request
+            }
             Held::Pooled(request) => {
                 if wire::is_success(answer.status) {
                     stats.copies.add(1);
@@ -1012,7 +1190,8 @@ impl Held {
     fn key(&self) -> Option<u32> {
         match self {
             Held::Region(region) => Some(region.key()),
-            Held::Plain(_) | Held::Pooled(_) => None,
+            // What has no key that is its own.
+            Held::Plain(_) | Held::Pooled(_) | Held::Cached(..) => None,
         }
     }
 }
@@ -1024,7 +1203,7 @@ impl Slot {
             Token::Command(capsule) => (Some(capsule.payload), None),
             Token::Revoke(revoke) => (None, Some(Held::Region(revoke.region))),
             Token::Register(_, registration) => (Some(Payload::Region(registration)), None),
-            Token::Bare(_) | Token::Pool(..) => (None, None),
+            Token::Bare(_) | Token::Pool(_) | Token::Enter(..) | Token::Evict(_) => (None, None),
         };
         Slot::Stuck {
             _payload: payload,

@@ -36,7 +36,7 @@ use crate::{
         accounting,
         knobs::{self, Knobs},
         memory::LONGEST_COPY,
-        placement,
+        mr_cache, placement,
         policy::{self, InUse},
     },
     kapi::memory::NoIo,
@@ -60,6 +60,9 @@ use kernel::{
 const SEGMENTS: u32 = 256;
 /// SGEs of data in a capsule, at most.
 const IN_CAPSULE_SGES: u32 = 4;
+/// Regions of a queue's cache that are kept free ahead of need: as many can be missed before an
+/// invalidation has given one back. Those beyond have regions of their own.
+const MISSES: u32 = 16;
 /// Commands of an I/O queue at a time, at most.
 const QUEUE_SIZE: u16 = 1024;
 
@@ -69,12 +72,6 @@ const SGLS_OFFSET: u32 = 1 << 20;
 
 /// Refuses a policy that says what is not for storage.
 fn check_knobs(knobs: &Knobs) -> Result {
-    if knobs.memory == knobs::Memory::Cached {
-        pr_err!(
-            "nvme: the policy's memory=cached is not for NVMe; allowed: register, fast_waited, fast, copy, auto\n"
-        );
-        return Err(EOPNOTSUPP);
-    }
     // A queue has a lock of its own. One queue's is one for all CPUs.
     if knobs.lock == knobs::Lock::Global && knobs.lanes != 1 {
         pr_err!("nvme: the policy's lock=global is for one lane, and lanes is {}; allowed: lanes=1, lock=percpu\n", knobs.lanes);
@@ -87,7 +84,9 @@ fn check_knobs(knobs: &Knobs) -> Result {
 fn copy_up_to(knobs: &Knobs) -> usize {
     match knobs.memory {
         knobs::Memory::Copy => LONGEST_COPY,
-        knobs::Memory::Auto => (knobs.copy_threshold as usize).min(LONGEST_COPY),
+        knobs::Memory::Auto | knobs::Memory::Cached => {
+            (knobs.copy_threshold as usize).min(LONGEST_COPY)
+        }
         _ => 0,
     }
 }
@@ -330,6 +329,7 @@ impl Controller {
             segments: SEGMENTS,
             copy_up_to: 0,
             regions: Regions::Chained,
+            cache: None,
             every: 1,
             admin: true,
         };
@@ -422,6 +422,7 @@ impl Controller {
             segments: self.segments()?,
             copy_up_to: copy_up_to(&self.knobs),
             regions: regions(&self.knobs),
+            cache: self.cache(ctrl, kinds.iter().sum())?,
             every: accounting::every(u32::from(ctrl.sqsize()), self.knobs.signal_every),
             admin: false,
         };
@@ -440,6 +441,23 @@ impl Controller {
             }
         }
         Ok(())
+    }
+
+    /// What each of so many I/O queues has of the cache, if the policy has one.
+    fn cache(&self, ctrl: &Ctrl<Self>, queues: u32) -> Result<Option<mr_cache::Shape>> {
+        let entries = self.knobs.mr_cache_entries;
+        if self.knobs.memory != knobs::Memory::Cached {
+            return Ok(None);
+        }
+        let domain = self.domain.lock();
+        let max_mr = domain.as_ref().map_or(0, |pd| pd.device().caps().max_mr);
+        drop(domain);
+        let shape = mr_cache::Shape::new(entries, max_mr / 2, queues, MISSES);
+        if shape.is_none() {
+            let n = ctrl.number();
+            pr_err!("nvme{n}: mr_cache_entries {entries}, and {max_mr} regions of the device, are too few for {queues} I/O queues; allowed: one for each queue and more\n");
+        }
+        shape.map(Some).ok_or(ENOSPC)
     }
 
     fn in_capsule_sges(&self) -> u32 {

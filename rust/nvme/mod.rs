@@ -11,9 +11,9 @@
 //!
 //! A queue is a lane of the engine ([`crate::engine::lane`]), which completes on its CPU's poller;
 //! a policy that is taken by its name when a controller is connected says how. A controller has a
-//! PD of its own, so no controller reaches another's buffers. Memory goes by regions that are
-//! registered for one command, and not by the engine's memory modes, which carry our own READs and
-//! SENDs: here the peer reads and writes.
+//! PD of its own, so no controller reaches another's buffers. Memory goes by a pool, by regions that
+//! are registered for one command, or by the engine's MR cache, and not by its memory modes, which
+//! carry our own READs and SENDs: here the peer reads and writes.
 
 mod commands;
 mod connect;

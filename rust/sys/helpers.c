@@ -142,6 +142,17 @@ void rivet_put_page(const void *addr)
 	put_page(virt_to_page(addr));
 }
 
+bool rivet_try_get_page(const void *addr)
+{
+	struct page *page = virt_to_page(addr);
+	struct folio *folio = page_folio(page);
+
+	if (PageReserved(page) || is_zone_device_page(page) ||
+	    folio_test_slab(folio) || folio_test_large_kmalloc(folio))
+		return false;
+	return folio_try_get(folio);
+}
+
 int rivet_node_of(const void *addr)
 {
 	return page_to_nid(virt_to_page(addr));

@@ -90,6 +90,11 @@ impl Access {
         self.0
     }
 
+    /// A number for it, which no other has; below 2^8.
+    pub(crate) fn bits(self) -> u32 {
+        self.0.unsigned_abs()
+    }
+
     /// Whether peers get a right.
     pub(super) fn is_remote(self) -> bool {
         let remote = sys::ib_access_flags_IB_ACCESS_REMOTE_READ

@@ -41,28 +41,39 @@ pub(crate) unsafe trait PageList: Send + 'static {
     /// The pieces, in order.
     fn pieces(&self) -> impl Iterator<Item = Piece>;
 
-    /// Numbers the pages that `range` of the bytes touches, in order, so that a page has one number
-    /// as long as it is allocated; returns how many. Pieces must have no gap within a page.
+    /// Numbers the pages that `range` of the bytes goes through, in order, so that a page has one
+    /// number as long as it is allocated; returns how many, and where in the first the bytes begin.
+    /// With their number that says which bytes it are, in which order.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is no such range, `ENOSPC` if `out` is too short.
-    fn frames(&self, range: Range<usize>, out: &mut [u64]) -> Result<usize>
+    /// `EINVAL` if there is no such range, or pieces have a gap between them within a page; `ENOSPC`
+    /// if `out` is too short.
+    fn frames(&self, range: Range<usize>, out: &mut [u64]) -> Result<(usize, usize)>
     where
         Self: Sized,
     {
-        let mut n = 0;
+        let (mut n, mut offset, mut end) = (0, 0, 0);
         for_each_in(self, range, |piece| {
             // The linear map has a page at one address.
-            let first = piece.start.as_ptr().addr() / PAGE_SIZE;
-            let last = (piece.start.as_ptr().addr() + (piece.len - 1)) / PAGE_SIZE;
-            for frame in first..=last {
+            let start = piece.start.as_ptr().addr();
+            let (mut first, within) = (start / PAGE_SIZE, start % PAGE_SIZE);
+            if n == 0 {
+                offset = within;
+            } else if start == end && within != 0 {
+                // The page was numbered with what is before it there.
+                first += 1;
+            } else if within != 0 || end % PAGE_SIZE != 0 {
+                return Err(EINVAL);
+            }
+            end = start + piece.len;
+            for frame in first..end.div_ceil(PAGE_SIZE) {
                 *out.get_mut(n).ok_or(ENOSPC)? = frame as u64;
                 n += 1;
             }
             Ok(())
         })?;
-        Ok(n)
+        Ok((n, offset))
     }
 
     /// Bytes in all.
@@ -158,8 +169,8 @@ pub(crate) fn write<P: PageList>(pages: &P, offset: usize, from: &[u8]) -> Resul
     })
 }
 
-/// Pieces of buffers, with a reference to the pages of each: they stay, whatever becomes of the
-/// buffers. Has room for a fixed number, so that taking references allocates nothing.
+/// Pieces of buffers, or of other page lists, with a reference to the pages of each: they stay,
+/// whatever becomes of who else has them. Has room for a fixed number, so that taking references allocates nothing.
 ///
 /// # Invariants
 ///
@@ -213,6 +224,44 @@ impl PageRefs {
             self.truncate(before);
         }
         added
+    }
+
+    /// Adds `range` of the bytes of `pages`, behind what is there, as far as these are pages that
+    /// references keep: a page for each, in pieces no longer than that. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is added then: `EINVAL` if there is no such range, `ENOSPC` if there is no room,
+    /// `EOPNOTSUPP` if one of the pages belongs to slab, a device, or whoever else does not count.
+    pub(crate) fn add_pages<P: PageList>(&mut self, pages: &P, range: Range<usize>) -> Result {
+        let before = self.pieces.len();
+        let added = for_each_in(pages, range, |piece| self.try_push(piece));
+        if added.is_err() {
+            self.truncate(before);
+        }
+        added
+    }
+
+    /// Adds a piece of a list, page by page.
+    fn try_push(&mut self, piece: Piece) -> Result {
+        let (mut start, mut left) = (piece.start, piece.len);
+        while left > 0 {
+            let len = left.min(PAGE_SIZE - start.as_ptr().addr() % PAGE_SIZE);
+            if self.pieces.len() == self.pieces.capacity() {
+                return Err(ENOSPC);
+            }
+            // SAFETY: In the linear map, and allocated, as long as the list is borrowed (`PageList`).
+            if !unsafe { sys::rivet_try_get_page(start.as_ptr().cast()) } {
+                return Err(EOPNOTSUPP);
+            }
+            // INVARIANT: Within a page; the reference for it is that of the call above.
+            // There is room, as just checked.
+            let _ = self.pieces.push_within_capacity(Piece::new(start, len));
+            left -= len;
+            // SAFETY: Within the piece, or its end.
+            start = unsafe { start.add(len) };
+        }
+        Ok(())
     }
 
     /// Adds a piece with a reference of its own.

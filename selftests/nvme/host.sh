@@ -6,8 +6,9 @@
 
 # shellcheck source=selftests/nvme/lib.sh
 . "${0%/*}/lib.sh"
-need_tools fio
+need_tools fio mkfs.ext4
 
+AT=/tmp/mounted
 HOST=/sys/kernel/config/rivet/nvme
 POLICIES=/sys/kernel/config/rivet/policies
 
@@ -77,6 +78,8 @@ data() {
 	io 4096 100
 	case "$*" in
 	*memory=copy* | *copy_threshold=8192*) is reads-copies 100-105 ;;
+	*memory=cached*copy_threshold=0*) is reads-mr_hits 80-100 ;;
+	*memory=cached*) is reads-copies 100-105 ;;
 	*memory=register* | *memory=fast* | *copy_threshold=0*)
 		is reads-copies 0
 		is reads-registrations 100-105
@@ -94,6 +97,115 @@ data() {
 	io 32768 50
 	[[ $* != *memory=copy* ]] || is reads-copies 50-55
 	disconnects
+}
+
+# mrs: memory regions of the host's device.
+mrs() { rdma resource show | sed -n 's/.*: rxea: .* mr \([0-9]*\).*/\1/p'; }
+
+mrs_are() { [ "$(mrs)" = "$1" ]; }
+
+# hits: a buffer that comes again is registered once; then a command is one SEND.
+hits() {
+	local op before
+	before=$(mrs)
+	by memory=cached || return
+	io 65536 200
+	for op in reads writes; do
+		is "$op-mr_hits" 180-200
+		# Each queue has its own, and the page cache may look at the disk, too.
+		is "$op-mr_misses" 1-24
+		is "$op-registrations" 1-24
+		is "$op-invalidations" 0
+		is "$op-evictions" 0
+		is "$op-posts" 200-250
+	done
+	# Short ones do not go through it.
+	io 4096 100
+	is reads-copies 100-110
+	is reads-mr_hits 0-4
+	is writes-mr_hits 0-4
+	disconnects
+	wait_for 10 mrs_are "$before" || fail "$(mrs) regions, not $before"
+}
+
+# evicts ENTRIES: more buffers than entries.
+evicts() {
+	by memory=cached copy_threshold=0 "mr_cache_entries=$1" || return
+	fio_run evicts --rw=randrw --bsrange=512-32k --blockalign=512 --iodepth=32 --size=8M --ioengine=libaio --direct=1
+	counted "$CTRL"
+	[ "${COUNT[evictions]}" -ge 30 ] || fail "${COUNT[evictions]} evictions"
+	# Each miss is followed by one at most, and some have not come back.
+	[ "${COUNT[evictions]}" -le "${COUNT[registrations]}" ] || fail "${COUNT[evictions]} evictions, ${COUNT[registrations]} registrations"
+	progress "$1 entries: ${COUNT[mr_hits]} hits, ${COUNT[mr_misses]} misses, ${COUNT[evictions]} evictions, ${COUNT[registrations]} registrations"
+	# One buffer fits.
+	io 65536 100
+	is reads-mr_hits 50-100
+	disconnects
+}
+
+# fresh ENTRIES SEED: memory that goes while entries still have it, in pieces that lie
+# in the same pages otherwise each time.
+fresh() {
+	local said
+	by memory=cached copy_threshold=0 "mr_cache_entries=$1" || return
+	said=$(vectors "$DISK" 300 "$2" fresh 2>&1) || fail "$said"
+	counted "$CTRL"
+	progress "$said; ${COUNT[mr_hits]} hits, ${COUNT[mr_misses]} misses, ${COUNT[evictions]} evictions"
+	[ "${COUNT[mr_misses]}" -gt 100 ] || fail "${COUNT[mr_misses]} misses"
+	disconnects
+}
+
+# again ENTRIES SEED: memory that comes again, in eight vectors each way, with other
+# data each time.
+again() {
+	local said
+	by memory=cached copy_threshold=0 "mr_cache_entries=$1" || return
+	said=$(vectors "$DISK" 300 "$2" again 2>&1) || fail "$said"
+	counted "$CTRL"
+	progress "$said; ${COUNT[mr_hits]} hits, ${COUNT[mr_misses]} misses, ${COUNT[evictions]} evictions"
+	[ "${COUNT[mr_hits]}" -ge 200 ] || fail "${COUNT[mr_hits]} hits"
+	disconnects
+}
+
+# files: the page cache's pages: written, dropped, truncated, and read again, into others.
+files() {
+	local n
+	by memory=cached mr_cache_entries=64 copy_threshold=0 || return
+	modprobe ext4 && mkfs.ext4 -q -F "$DISK" >/dev/null && mkdir -p "$AT" && mount "$DISK" "$AT" || { fail "no file system" && return; }
+	for n in {1..8}; do
+		head -c 3M /dev/urandom >/tmp/file.want && cp /tmp/file.want "$AT/file" && sync || fail "write $n"
+		echo 3 >/proc/sys/vm/drop_caches
+		cmp /tmp/file.want "$AT/file" || fail "read $n"
+		# The half that is cut off stays with the entries.
+		truncate -s 1536K "$AT/file" && truncate -s 3M "$AT/file" && sync
+		echo 3 >/proc/sys/vm/drop_caches
+		truncate -s 1536K /tmp/file.want && truncate -s 3M /tmp/file.want
+		dd if="$AT/file" bs=256k iflag=direct status=none | cmp /tmp/file.want - || fail "read $n, cut off"
+		[ $((n % 3)) -ne 0 ] || rm "$AT/file"
+	done
+	umount "$AT" || fail "umount"
+	e2fsck -fn "$DISK" >/tmp/e2fsck 2>&1 || fail "$(</tmp/e2fsck)"
+	rm -f /tmp/file.want
+	disconnects
+}
+
+# ends: a cache goes with its queue, also during I/O.
+ends() {
+	local before n
+	before=$(mrs)
+	by memory=cached copy_threshold=0 || return
+	fio_start ends --rw=randrw --bsrange=512-256k --blockalign=512 --size=16M --iodepth=32 --ioengine=libaio --direct=1 --loops=4
+	for n in 1 2 3; do
+		flows "$DISK" || fail "no I/O"
+		nvme reset "/dev/$CTRL" >/dev/null && wait_for 20 ctrl_is "$CTRL" live || fail "reset $n"
+	done
+	fio_wait ends 120
+	io 65536 50
+	is reads-mr_hits 30-50
+	fio_to_error
+	disconnects
+	wait_for 60 fails_over || fail "what was under way has not ended"
+	wait_for 10 mrs_are "$before" || fail "$(mrs) regions, not $before"
 }
 
 # signals EVERY FROM-TO: of 200 small reads at depth 8, on two queues, each of which counts for itself.
@@ -213,6 +325,8 @@ claims() {
 }
 
 after() {
+	! mountpoint -q "$AT" || umount "$AT" || umount -l "$AT"
+	rm -rf "$AT"
 	[ ! -d $HOST ] || echo 0 >"$HOST/claim_rdma"
 	[ ! -d $HOST ] || echo default >"$HOST/host_policy"
 	[ ! -d "$POLICIES/p" ] || rmdir "$POLICIES/p" || echo "the policy is left"
@@ -221,4 +335,6 @@ after() {
 
 nvme_tests lean "data memory=auto copy_threshold=8192" "data memory=auto copy_threshold=0" "data memory=copy" "data memory=fast" \
 	"data memory=fast_waited" "data memory=register" "signals 1 200-210" "signals 16 11-30" "signals 0 5-60" together lanes naive \
-	"refused memory=cached memory=cached" "refused lock=global lock=global lanes=2" no_policy live "rests adaptive" "rests coalesce" shown claims
+	"data memory=cached" "data memory=cached copy_threshold=0" hits "evicts 8" "evicts 64" "fresh 16 1" "fresh 1024 2" "again 1024 3" files ends \
+	"refused mr_cache_entries memory=cached mr_cache_entries=0" "refused lock=global lock=global lanes=2" no_policy live \
+	"rests adaptive" "rests coalesce" shown claims

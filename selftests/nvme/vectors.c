@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * vectors FILE COUNT SEED [huge]
+ * vectors FILE COUNT SEED [huge|fresh|again]
  * vectors reads FILE OFFSET LENGTH
  *
  * The first writes and reads FILE without a cache, COUNT times, through vectors of
  * pieces whose addresses and lengths are what the disk allows, and no rounder: from
  * one piece up to as many as a call takes. What is read must be what was written.
- * With "huge" the pieces are in a huge page.
+ * With "huge" the pieces are in a huge page; with "fresh" the memory is given back
+ * now and then, and other memory taken, to write from and to read into. With
+ * "again" there are eight vectors to write from, and eight to read into, whose pieces
+ * lie in the same memory.
  *
  * The second reads LENGTH bytes into memory that holds 0xa5, and says of how many
  * bytes each value is there, as "VALUE COUNT" lines: what a read has left there.
@@ -144,34 +147,51 @@ static void copy(const struct iovec *pieces, int n, __u8 *flat, bool out)
 	}
 }
 
-static void write_and_read(int fd, int count, bool huge)
+static void write_and_read(int fd, int count, const char *how)
 {
+	bool huge = !strcmp(how, "huge"), fresh = !strcmp(how, "fresh");
+	bool again = !strcmp(how, "again");
 	__u8 *memory = arena(huge), *flat = malloc(MOST), *back = malloc(MOST);
+	struct iovec from[MOST_PIECES], to[MOST_PIECES];
 	size_t align = alignment(fd), pieces_most = 0;
-	struct iovec pieces[MOST_PIECES];
+	int nfrom, nto;
 	__u64 size;
-	int n;
 
 	if (ioctl(fd, BLKGETSIZE64, &size))
 		err(2, "size");
 	odd_lengths = takes_odd_lengths(fd, memory, align);
 	for (int i = 0; i < count; i++) {
-		size_t length = SECTOR * (1 + below(1 << below(12)));
-		off_t offset = SECTOR * below((size - length) / SECTOR);
+		size_t length;
+		off_t offset;
+		__u64 kept;
 
+		if (fresh && below(4) == 0) {
+			munmap(memory, ARENA);
+			memory = arena(huge);
+		}
+		kept = state;
+		if (again)
+			state = 2654435761u * (1 + below(8));
+		length = SECTOR * (1 + below(1 << below(12)));
+		offset = SECTOR * below((size - length) / SECTOR);
+		nfrom = divide(from, memory, length, align);
+		nto = divide(to, memory, length, align);
+		if (again) {
+			state = kept;
+			next();
+		}
 		for (size_t at = 0; at < length; at += 8)
 			memcpy(flat + at, &(__u64){ next() }, 8);
-		n = divide(pieces, memory, length, align);
-		if ((size_t)n > pieces_most)
-			pieces_most = n;
-		copy(pieces, n, flat, true);
-		if (pwritev(fd, pieces, n, offset) != (ssize_t)length)
-			err(1, "write of %zu at %lld in %d pieces", length, (long long)offset, n);
+		if ((size_t)nfrom > pieces_most)
+			pieces_most = nfrom;
+		copy(from, nfrom, flat, true);
+		if (pwritev(fd, from, nfrom, offset) != (ssize_t)length)
+			err(1, "write of %zu at %lld in %d pieces", length, (long long)offset,
+			    nfrom);
 		memset(memory, 0xa5, ARENA / 4);
-		n = divide(pieces, memory, length, align);
-		if (preadv(fd, pieces, n, offset) != (ssize_t)length)
-			err(1, "read of %zu at %lld in %d pieces", length, (long long)offset, n);
-		copy(pieces, n, back, false);
+		if (preadv(fd, to, nto, offset) != (ssize_t)length)
+			err(1, "read of %zu at %lld in %d pieces", length, (long long)offset, nto);
+		copy(to, nto, back, false);
 		for (size_t at = 0; at < length; at++)
 			if (flat[at] != back[at])
 				errx(1, "%zu bytes at %lld: byte %zu is %02x, not %02x",
@@ -214,6 +234,6 @@ int main(int argc, char **argv)
 	if (argc < 4)
 		errx(2, "see the head of the source");
 	state = strtoull(argv[3], NULL, 0) * 2654435761u + 1;
-	write_and_read(open_disk(argv[1]), atoi(argv[2]), argc > 4);
+	write_and_read(open_disk(argv[1]), atoi(argv[2]), argc > 4 ? argv[4] : "");
 	return 0;
 }

@@ -19,6 +19,8 @@ use kernel::{prelude::*, sync::Arc};
 pub(crate) const CASES: &[Case] = &[
     ("pages_references", pages_references),
     ("pages_outlive_their_buffer", pages_outlive_their_buffer),
+    ("pages_of_a_list", pages_of_a_list),
+    ("pages_frames", pages_frames),
     ("pages_copy", pages_copy),
     ("pages_copy_limits", pages_copy_limits),
     ("pages_copy_to_themselves", pages_copy_to_themselves),
@@ -164,6 +166,87 @@ fn pages_outlive_their_buffer(rig: &Rig) -> Outcome {
         }
         pool.copy_from_pages(0, &refs, 0..ALL)?;
         check!(is_filled(&pool, 0, ALL, 9)?);
+    }
+    Ok(())
+}
+
+/// References to the pages of another list, a page for each, stay as the others do.
+fn pages_of_a_list(rig: &Rig) -> Outcome {
+    let pd = Pd::new(&rig.device)?;
+    let (pool, back) = (plain(&pd, 4 * ALL)?, plain(&pd, 4 * ALL)?);
+    let buffer = Arc::new(Buffer::new(4 * ALL, None)?, GFP_KERNEL)?;
+    let mut refs = PageRefs::new(3)?;
+    check_err!(refs.add_pages(&buffer, 0..4 * ALL + 1), EINVAL);
+    check_eq!(refs.total(), 0);
+    refs.add_pages(&buffer, 100..2 * ALL + 50)?;
+    check_eq!(refs.total(), 2 * ALL - 50);
+    check_eq!(refs.pieces().count(), 3);
+    let mut few = PageRefs::new(1)?;
+    let mut room = 0;
+    while few.add_pages(&refs, 0..1).is_ok() {
+        room += 1;
+    }
+    few.clear();
+    if room < 3 {
+        check_err!(few.add_pages(&refs, 0..refs.total()), ENOSPC);
+        check_eq!(few.total(), 0);
+    }
+    fill_pages(&refs, &pool, 77)?;
+    drop(buffer);
+    let mut others = KVec::new();
+    for _ in 0..32 {
+        let other = plain(&pd, 4 * ALL)?;
+        fill(&other, 0, 4 * ALL, 200)?;
+        others.push(other, GFP_KERNEL)?;
+    }
+    check!(pages_are_filled(&refs, &back, 77)?);
+    Ok(())
+}
+
+/// Two lists have the same numbers, and begin at the same byte, if and only if they have the same
+/// bytes in the same order.
+fn pages_frames(_rig: &Rig) -> Outcome {
+    let (mut a, mut b) = ([0; 4], [0; 4]);
+    let pages = request()?;
+    check_eq!(pages.frames(0..REQUEST, &mut a)?, (3, 1096));
+    check!(a[0] != a[1] && a[1] != a[2] && a[0] != a[2]);
+    check_eq!(pages.frames(3000..REQUEST, &mut b)?, (2, 0));
+    check!(b[..2] == a[1..3]);
+    check_eq!(pages.frames(2999..3001, &mut b)?, (2, ALL - 1));
+    check_err!(pages.frames(0..REQUEST + 1, &mut a), EINVAL);
+    check_err!(pages.frames(0..REQUEST, &mut a[..2]), ENOSPC);
+
+    let (p, q) = (Buffer::new(ALL, None)?, Buffer::new(ALL, None)?);
+    let list = |ranges: &[(&Buffer, Range<usize>)]| -> Result<PageRefs> {
+        let mut refs = PageRefs::new(ranges.len())?;
+        for (buffer, range) in ranges {
+            refs.add(buffer, range.clone())?;
+        }
+        Ok(refs)
+    };
+    // In one piece or in two.
+    let (one, two) = (
+        list(&[(&p, 8..1000)])?,
+        list(&[(&p, 8..500), (&p, 500..1000)])?,
+    );
+    check_eq!(one.frames(0..992, &mut a)?, (1, 8));
+    check_eq!(two.frames(0..992, &mut b)?, (1, 8));
+    check_eq!(a[0], b[0]);
+    // A page twice, which is not the same as once in two pieces.
+    let first = list(&[(&p, 0..ALL), (&p, 0..ALL), (&q, 0..64), (&q, 64..ALL)])?;
+    let second = list(&[(&p, 0..64), (&p, 64..ALL), (&q, 0..ALL), (&q, 0..ALL)])?;
+    check_eq!(first.frames(0..3 * ALL, &mut a)?, (3, 0));
+    check_eq!(second.frames(0..3 * ALL, &mut b)?, (3, 0));
+    check!(a[0] == a[1] && b[1] == b[2] && a[..3] != b[..3]);
+    // With a gap it would be another list's.
+    for gap in [
+        list(&[(&p, 0..512), (&q, 0..ALL)])?,
+        list(&[(&p, 0..ALL), (&q, 8..ALL)])?,
+        list(&[(&p, 0..512), (&p, 1024..2048)])?,
+        list(&[(&p, 0..512), (&p, 0..512)])?,
+    ] {
+        check_err!(gap.frames(0..gap.total(), &mut a), EINVAL);
+        check_eq!(gap.frames(0..512, &mut a)?.0, 1);
     }
     Ok(())
 }

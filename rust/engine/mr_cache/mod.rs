@@ -100,10 +100,11 @@
 //!
 //! # When all are taken
 //!
-//! With fewer entries a lookup may say [`Lookup::Full`]: nothing is free. The owner in this module
-//! ([`super::memory`]) does not let it come to that: it refuses a share of less than two entries
-//! for each operation at a time. One that does has the operation wait until something completes on
-//! the lane or is put. It would not wait for ever: what is not free is in use (and will be put), on
+//! With fewer entries a lookup may say [`Lookup::Full`]: nothing is free. [`super::memory`] does not
+//! let it come to that: it refuses a share of less than two entries for each operation at a time. The
+//! NVMe host ([`crate::nvme`]) registers with a region of the command's own then, of which it has one
+//! for each tag, and evicts by the way. Another owner could have the operation wait until something
+//! completes on the lane or is put. It would not wait for ever: what is not free is in use (and will be put), on
 //! its way (and will complete, signalled or covered by a signal behind it), or idle, and then it is
 //! evicted with a chain of its own. An operation that needs several registrations takes all of them
 //! under one hold of the lane's lock, and puts back what it took when one is missing: two
