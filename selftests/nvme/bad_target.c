@@ -32,6 +32,7 @@
  *   wrong-way       a write, into the memory that it should read
  *   inv=KEY         invalidates this key
  *   inv-last        that of the command before   inv-other   that of another controller
+ *   inv-own         that of the command, whether or not it asks for that
  *   hold            answers once the next command is there
  *
  * Actions before the answer or after it:
@@ -370,6 +371,8 @@ static void answer(struct command *command, enum stage stage)
 		complete_as(command, cid, 16, rule->number);
 	else if (is(rule, "inv-last"))
 		complete_as(command, cid, 16, before);
+	else if (is(rule, "inv-own"))
+		complete_as(command, cid, 16, command->key);
 	else if (is(rule, "inv-other"))
 		complete_as(command, cid, 16, other_key(queue));
 	else if (is(rule, "late"))

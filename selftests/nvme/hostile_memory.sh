@@ -7,6 +7,23 @@
 # shellcheck source=selftests/nvme/hostile.sh
 . "${0%/*}/hostile.sh"
 
+HOST=/sys/kernel/config/rivet/nvme
+POLICIES=/sys/kernel/config/rivet/policies
+
+# kept TEST...: the same, where regions stay registered.
+kept() {
+	needs_rivet
+	mkdir "$POLICIES/kept" && echo cached >"$POLICIES/kept/memory" && echo 0 >"$POLICIES/kept/copy_threshold" &&
+		echo kept >"$HOST/host_policy" || fail "no policy"
+	"$@"
+}
+
+# invalidated [TEST...]: a key that was to stay.
+invalidated() {
+	"$@"
+	dmesg | grep -q "an invalidation of key .*, which is no command's" || fail "the log does not say what was invalidated"
+}
+
 # shows LENGTH RULE: what a read finds in the user's memory that the target says it
 # has written, and has not: nothing of the kernel, and nothing of an earlier read.
 shows() {
@@ -64,6 +81,13 @@ wrong_way() {
 	grep -q "^wrong way: " "$BAD_SAID" || fail "the target writes to what it should read"
 }
 
+after() {
+	rm -f "$BAD_SAID" /tmp/lied /tmp/honest
+	[ ! -d "$POLICIES/kept" ] || { echo default >"$HOST/host_policy" && rmdir "$POLICIES/kept"; } || echo "the policy is left"
+}
+
 nvme_tests "shows 512 read:no-data" "shows 4096 read:no-data" "shows 65536 read:no-data" "shows 65536 read:half-data" \
 	late wrong_way "reads read#30:beyond=512" "reads read#30:inv=0x1234" "reads read#30:inv-last" "small write#30:inv=0x1234" \
-	other_key "deep read#20:inv-last"
+	other_key "deep read#20:inv-last" "kept shows 4096 read:no-data" "kept shows 65536 read:half-data" "kept wrong_way" \
+	"kept invalidated reads read#30:inv-own" "kept invalidated writes write#30:inv-own" "kept reads read#30:beyond=512" \
+	"kept other_key" "kept deep read#20:inv-own"
