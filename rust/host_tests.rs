@@ -17,6 +17,7 @@ mod engine {
     pub(crate) mod placement;
     pub(crate) mod rota;
     pub(crate) mod setting;
+    pub(crate) mod wait;
 }
 
 mod perf {

@@ -22,6 +22,7 @@ mod engine {
     pub(crate) mod moderation;
     pub(crate) mod stats;
     pub(crate) mod turns;
+    pub(crate) mod wait;
 }
 
 mod verbs {

@@ -11,6 +11,7 @@
 //! placement    which lane is on which CPU         hardware  how a device is told
 //! setting      what a device holds back           turns     who looks, and nothing overlooked
 //! rota         which CQ a poller begins with      polled    a CQ that only who waits looks at
+//! wait         how threads wait, and their manners
 //! ```
 //!
 //! A service makes a [`lane::Lane`] for each CPU that its connection is used from, with what it
@@ -40,6 +41,7 @@ pub(crate) mod setting;
 pub(crate) mod shard;
 pub(crate) mod stats;
 pub(crate) mod turns;
+pub(crate) mod wait;
 
 crate::kapi::fmt::kernel_display!(
     cpulist::CpuList,

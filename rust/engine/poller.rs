@@ -45,6 +45,7 @@ use super::{
     setting::Rounds,
     stats::PollerStats,
     turns::{self, Cqs, Desk, Failure, Turns},
+    wait::Look,
 };
 use crate::{
     kapi::{
@@ -62,8 +63,6 @@ use kernel::{
         Arc, Mutex, SpinLock, SpinLockGuard,
     },
 };
-
-pub(crate) use super::turns::Look;
 
 /// Completions that are taken out of a CQ at a time.
 pub(super) const CHUNK: u32 = 32;

@@ -27,7 +27,7 @@
 //! are at it, softirq leaves all that to them; the last of them that leaves has softirq take a
 //! turn, which then arms or holds.
 
-use super::{knobs::Moderation as Rules, moderation::Next};
+use super::{knobs::Moderation as Rules, moderation::Next, wait::Look};
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
 /// When softirq looks again that told the lanes of a CQ's failure, ns.
@@ -221,17 +221,6 @@ fn poll_and_go_on(turns: &Turns, cqs: &mut impl Cqs, rules: &Rules) -> Took {
         }
         return Took::Empty(next);
     }
-}
-
-/// What a thread that waits for operations does next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Look {
-    /// Completions were handed on: see whether one's own are among them.
-    Found,
-    /// Nothing yet: look again, after others had the CPU.
-    Again,
-    /// Sleep until the lane says that something completed; the CQs are looked at by others.
-    Sleep,
 }
 
 /// A thread that waits for its operations by looking for completions itself.

@@ -17,7 +17,8 @@ use super::{
 use crate::engine::{
     knobs::{Completion, Moderation},
     moderation::Next,
-    turns::{self, Cqs, Desk, Failure, Look, Turns, Waiter},
+    turns::{self, Cqs, Desk, Failure, Turns, Waiter},
+    wait::Look,
 };
 use loom::{
     cell::UnsafeCell,

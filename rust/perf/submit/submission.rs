@@ -8,8 +8,9 @@ use crate::{
         accounting::{Accounting, Next},
         lane::{Fault, Guard, Lane, Queue, Service},
         memory::{Carrier, Remains, Step, Transfer},
-        poller::{Look, Poller, Waiter},
+        poller::{Poller, Waiter},
         stats::LaneStats,
+        wait::{wait, Look, Waits},
     },
     kapi::{event::Event, kthread, sched, time::now_ns, trace},
     perf::{params::Load, session::Mailbox, slots::Remote, stats::Stats},
@@ -23,9 +24,6 @@ use kernel::{
         Arc,
     },
 };
-
-/// Looks without a find between looks at the own event and the CPU.
-const LOOKS: u32 = 256;
 
 /// One operation.
 pub(super) struct Op<W: Work> {
@@ -374,6 +372,40 @@ impl<M: Carrier<Arc<Buffer>, Op<W>, Flow = W::Flow>, W: Work> Service for Submis
     }
 }
 
+/// A submitter that waits.
+struct Waiting<'a> {
+    bell: &'a Bell,
+    waiter: Waiter<'a>,
+}
+
+impl Waits for Waiting<'_> {
+    #[inline]
+    fn told(&mut self) -> bool {
+        self.bell.event.take()
+    }
+
+    #[inline]
+    fn look(&mut self) -> Look {
+        self.waiter.look()
+    }
+
+    #[inline]
+    fn give_way(&mut self) {
+        sched::resched();
+    }
+
+    #[inline]
+    fn let_others(&mut self) {
+        sched::yield_to_others();
+        cpu_relax();
+    }
+
+    #[inline]
+    fn sleep(&mut self) {
+        self.bell.event.wait(1000);
+    }
+}
+
 /// A lane, whatever its kind, as the session and its submitters see it.
 pub(crate) trait AnyLane: Send + Sync + 'static {
     /// Runs submitter `who` of the lane on `cpu` until it has done everything, or nothing more can
@@ -421,7 +453,10 @@ where
     G: Guard,
 {
     fn run(&self, who: usize, cpu: u32, bell: &Bell, poller: &Poller) {
-        let mut waiter = Waiter::new(poller);
+        let mut waiting = Waiting {
+            bell,
+            waiter: Waiter::new(poller),
+        };
         let (pd, len) =
             self.with(|lane, queue, _| (queue.qp.pd().clone(), lane.load.size as usize));
         let mut fresh = None;
@@ -451,27 +486,9 @@ where
                     return Submission::<M, W>::after(&self.shared, Submission::<M, W>::BROKEN)
                 }
                 // It was used: there may be room for one more.
-                Filled::Waiting if had && fresh.is_none() => continue,
-                Filled::Waiting if buried => continue,
-                Filled::Waiting => {}
-            }
-            let mut looks = 0;
-            while !bell.event.take() {
-                match waiter.look() {
-                    Look::Found => {}
-                    Look::Again => {
-                        sched::yield_to_others();
-                        cpu_relax();
-                    }
-                    Look::Sleep => {
-                        bell.event.wait(1000);
-                        break;
-                    }
-                }
-                looks += 1;
-                if looks >= LOOKS {
-                    break;
-                }
+                Filled::Waiting if had && fresh.is_none() => waiting.give_way(),
+                Filled::Waiting if buried => waiting.give_way(),
+                Filled::Waiting => wait(&mut waiting),
             }
         }
     }
