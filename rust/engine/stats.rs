@@ -5,6 +5,8 @@
 //! A [`Counter`] has one writer at a time (whoever holds the lane or the turn): it is loaded and
 //! stored, which costs what a plain variable costs. A [`Shared`] has many, and costs a locked
 //! instruction; it counts what is rare or comes from anywhere. Anyone may read both at any time.
+//! Those of a lane, and those of a poller, begin and end with cache lines: what another lane or
+//! CPU writes is in others.
 //! `make unit` explores both (`rust/races/stats.rs`).
 
 use core::fmt::{self, Write};
@@ -65,7 +67,11 @@ impl Shared {
 macro_rules! counters {
     ($(#[$doc:meta])* $name:ident as $copy:ident { $($(#[$fdoc:meta])* $field:ident: $kind:ident,)* }) => {
         $(#[$doc])*
+        #[repr(align(64))]
         pub(crate) struct $name { $($(#[$fdoc])* pub(crate) $field: $kind,)* }
+
+        // Whole cache lines of an x86-64.
+        const _: () = assert!(align_of::<$name>() % 64 == 0 && size_of::<$name>() % 64 == 0);
 
         impl $name {
             /// All zero.
