@@ -28,8 +28,7 @@
 
 use super::{
     knobs::{self, Knobs},
-    mr_cache::Shape,
-    shard::{Entry, Evicted, Rights, Shard, Shared},
+    shard::{Entry, Evicted, Reserved, Rights, Shard, Shared},
     stats::LaneStats,
 };
 use crate::{
@@ -285,6 +284,7 @@ impl<P: Source, F: Flow> Memory<P, F> {
     ///
     /// `EOPNOTSUPP` if the device cannot register; `EINVAL` for more than it registers at once;
     /// `ENOSPC` if the lane's share of the cache has not two entries for each operation at a time;
+    /// `ENFILE` if other caches have so much of the device that not so many regions are left;
     /// `ENOMEM`.
     pub(crate) fn new(pd: &Arc<Pd>, knobs: &Knobs, need: &Need) -> Result<Self> {
         let copy_up_to = copy_up_to(knobs);
@@ -302,12 +302,9 @@ impl<P: Source, F: Flow> Memory<P, F> {
         if need.len <= copy_up_to {
             memory.pool = Place::allocate(pd, need.depth, need.len, need.node)?;
         } else if knobs.memory == knobs::Memory::Cached {
-            let regions = pd.device().caps().max_mr / 2;
-            let shape = Shape::new(knobs.mr_cache_entries, regions, need.lanes, need.depth);
-            // With fewer, operations would have to wait for evictions.
-            let shape = shape.filter(|shape| shape.entries() >= need.depth * 2);
-            let shape = shape.ok_or(ENOSPC)?;
-            memory.cache = Some(Shard::new(pd, shape, pages)?);
+            let wanted = knobs.mr_cache_entries;
+            let reserved = Reserved::share(pd.device(), wanted, need.lanes, need.depth)?;
+            memory.cache = Some(Shard::new(pd, reserved, pages)?);
         } else {
             memory.regions = KVec::with_capacity(need.depth as usize, GFP_KERNEL)?;
             memory.remains = KVec::with_capacity(need.depth as usize, GFP_KERNEL)?;

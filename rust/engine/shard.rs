@@ -16,13 +16,14 @@
 
 use super::{
     memory::Source,
-    mr_cache::{Id, Key, Lookup, MrCache, Platform, Shape},
+    mr_cache::{Id, Key, Lack, Lookup, MrCache, Platform, Shape},
     stats::LaneStats,
 };
 use crate::{
     kapi::{random, trace},
     verbs::{
-        mr::Revocation, qp, Access, Direction, MappedPages, Mr, PageRefs, Pd, Registration, SgTable,
+        mr::Revocation, qp, Access, Device, Direction, MappedPages, Mr, PageRefs, Pd, Registration,
+        SgTable,
     },
 };
 use core::pin::Pin;
@@ -190,6 +191,69 @@ pub(crate) struct Shard {
     frames: KVec<u64>,
     /// What an error has left. Has room for all regions that there are.
     remains: KVec<Arc<Shared>>,
+    /// Behind the regions, which go first.
+    _reserved: Reserved,
+}
+
+/// Regions of a device that are set aside for a shard, until this is dropped.
+pub(crate) struct Reserved {
+    device: Arc<Device>,
+    shape: Shape,
+}
+
+impl Reserved {
+    /// For one of `lanes` lanes that share `wanted` entries, and whose operations have up to
+    /// `in_flight` registrations at a time ([`Shape::reserve`]).
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if the lane's share has not two entries for each of these; `ENFILE` if not so many
+    /// regions of the device are left.
+    pub(crate) fn share(
+        device: &Arc<Device>,
+        wanted: u32,
+        lanes: u32,
+        in_flight: u32,
+    ) -> Result<Self> {
+        let room = device.regions();
+        let shape = Shape::reserve(
+            wanted,
+            room.entries(),
+            lanes,
+            in_flight,
+            || room.left(),
+            |n| room.reserve(n),
+        );
+        let shape = shape.map_err(|lack| match lack {
+            Lack::Share => ENOSPC,
+            Lack::Device => ENFILE,
+        })?;
+        Ok(Self {
+            device: device.clone(),
+            shape,
+        })
+    }
+
+    /// For a shard of that shape.
+    ///
+    /// # Errors
+    ///
+    /// `ENFILE` if not so many regions of the device are left.
+    pub(crate) fn new(device: &Arc<Device>, shape: Shape) -> Result<Self> {
+        if !device.regions().reserve(shape.entries()) {
+            return Err(ENFILE);
+        }
+        Ok(Self {
+            device: device.clone(),
+            shape,
+        })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.device.regions().release(self.shape.entries());
+    }
 }
 
 impl Shard {
@@ -199,7 +263,8 @@ impl Shard {
     ///
     /// `EOPNOTSUPP` if the device cannot register; `EINVAL` for more than it registers at once;
     /// `ENOMEM`.
-    pub(crate) fn new(pd: &Arc<Pd>, shape: Shape, pages: usize) -> Result<Self> {
+    pub(crate) fn new(pd: &Arc<Pd>, reserved: Reserved, pages: usize) -> Result<Self> {
+        let shape = reserved.shape;
         let mut cache = MrCache::new(shape, pages as u32, random::secret())?;
         for _ in 0..shape.entries() {
             let _ = cache.supply(Parts::new(pd, pages)?);
@@ -210,6 +275,7 @@ impl Shard {
             cache,
             frames,
             remains: KVec::with_capacity(shape.entries() as usize, GFP_KERNEL)?,
+            _reserved: reserved,
         })
     }
 

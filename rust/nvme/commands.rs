@@ -111,7 +111,7 @@ use crate::{
         memory::Source,
         mr_cache::{self, Id},
         poller::Dues,
-        shard::{Entry, Evicted, Rights, Shard},
+        shard::{Entry, Evicted, Reserved, Rights, Shard},
         stats::LaneStats,
     },
     kapi::nvme::{Ended, Request, Submitted, EVENT_TAG},
@@ -407,7 +407,10 @@ impl Commands {
             capsules: map((depth + 1) * wire::COMMAND, Direction::ToDevice)?,
             answers: map((depth + 1) * STRIDE, Direction::FromDevice)?,
             cache: match shape.cache {
-                Some(shape) => Some(Shard::new(pd, shape, pages)?),
+                Some(shape) => {
+                    let reserved = Reserved::new(pd.device(), shape)?;
+                    Some(Shard::new(pd, reserved, pages)?)
+                }
                 None => None,
             },
             slots,

@@ -450,12 +450,12 @@ impl Controller {
             return Ok(None);
         }
         let domain = self.domain.lock();
-        let max_mr = domain.as_ref().map_or(0, |pd| pd.device().caps().max_mr);
+        let left = domain.as_ref().map_or(0, |pd| pd.device().regions().left());
         drop(domain);
-        let shape = mr_cache::Shape::new(entries, max_mr / 2, queues, MISSES);
+        let shape = mr_cache::Shape::new(entries, left, queues, MISSES);
         if shape.is_none() {
             let n = ctrl.number();
-            pr_err!("nvme{n}: mr_cache_entries {entries}, and {max_mr} regions of the device, are too few for {queues} I/O queues; allowed: one for each queue and more\n");
+            pr_err!("nvme{n}: mr_cache_entries {entries}, and the {left} regions that the device has left for caches, are too few for {queues} I/O queues; allowed: one for each queue and more\n");
         }
         shape.map(Some).ok_or(ENOSPC)
     }

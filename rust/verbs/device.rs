@@ -18,6 +18,7 @@ use super::{
     caps::{Caps, Driver},
     gone::{self, Gone},
     reaper::Reaper,
+    room::Room,
 };
 use crate::sys;
 use core::ptr::NonNull;
@@ -66,6 +67,8 @@ pub(crate) trait Watch: Send + Sync {
 pub(crate) struct Device {
     raw: NonNull<sys::ib_device>,
     caps: Caps,
+    /// Of the regions that may be kept.
+    regions: Room,
     gone: Gone,
     released: Arc<Released>,
 }
@@ -91,6 +94,12 @@ impl Device {
     /// What the device can do, as it said when it was added.
     pub(crate) fn caps(&self) -> &Caps {
         &self.caps
+    }
+
+    /// The room for regions that are kept ahead of need, of all who do so on the device: half of
+    /// those that it has. The others are for regions that come and go, and for other ULPs.
+    pub(crate) fn regions(&self) -> &Room {
+        &self.regions
     }
 
     /// Whether the device is being removed. Work may still be outstanding on it.
@@ -338,6 +347,7 @@ fn try_add(raw: *mut sys::ib_device) -> Result {
     let device = Arc::new(
         Device {
             raw,
+            regions: Room::new(caps.max_mr / 2),
             caps,
             gone: Gone::new(),
             released,

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The room of a CQ: what its QPs may ever have outstanding must fit. `make unit` explores it
-//! (`rust/races/room.rs`).
+//! The room of a CQ: what its QPs may ever have outstanding must fit; and of a device for regions.
+//! `make unit` explores it (`rust/races/room.rs`).
 //!
 //! All is `Relaxed`: what counts is that completions are put in and taken out under the driver's
-//! lock, between the steps here.
+//! lock, between the steps here, and that regions are made after room was set aside and freed
+//! before it is given back, by the same thread.
 
 use kernel::sync::atomic::{Atomic, Relaxed};
 
-/// The room of a CQ.
+/// The room of a CQ, or of a device.
 pub(crate) struct Room {
     entries: u32,
     reserved: Atomic<u32>,
@@ -17,7 +18,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// For so many completions, all of it free.
+    /// For so many completions or regions, all of it free.
     pub(crate) fn new(entries: u32) -> Self {
         Self {
             entries,
@@ -26,7 +27,12 @@ impl Room {
         }
     }
 
-    /// Sets room for `n` completions aside, for good or until it is given back; `false` if there is
+    /// How large it is.
+    pub(crate) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Sets room for `n` aside, for good or until it is given back; `false` if there is
     /// not so much.
     #[must_use]
     pub(crate) fn reserve(&self, n: u32) -> bool {
@@ -41,7 +47,7 @@ impl Room {
         }
     }
 
-    /// Gives room back in which no completion can be.
+    /// Gives room back in which nothing can be.
     pub(crate) fn release(&self, n: u32) {
         self.reserved.fetch_sub(n, Relaxed);
     }
@@ -70,7 +76,7 @@ impl Room {
         Ok(n)
     }
 
-    /// Completions for which nobody has set room aside.
+    /// For how many nobody has set room aside.
     pub(crate) fn left(&self) -> u32 {
         self.entries - self.reserved.load(Relaxed)
     }

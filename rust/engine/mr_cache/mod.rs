@@ -155,10 +155,10 @@ impl Shape {
     /// Entries of a shard, at most.
     pub(crate) const MAX: u32 = 1 << 20;
 
-    /// For one of `lanes` lanes that share `wanted` entries (`mr_cache_entries`) and the `regions`
-    /// that the device still gives. `in_flight` is how many registrations the lane's operations
-    /// have at a time: depth times those of an operation, where an operation counts until it was
-    /// put *and* the chain that began it was seen to complete.
+    /// For one of `lanes` lanes that share `wanted` entries (`mr_cache_entries`) and as many
+    /// `regions`. `in_flight` is how many registrations the lane's operations have at a time: depth
+    /// times those of an operation, where an operation counts until it was put *and* the chain
+    /// that began it was seen to complete.
     ///
     /// `None` if there is not one entry for each lane.
     pub(crate) fn new(wanted: u32, regions: u32, lanes: u32, in_flight: u32) -> Option<Self> {
@@ -169,10 +169,45 @@ impl Shape {
         })
     }
 
+    /// The same, with regions that all caches of a device share: `total` in all, of which `left`
+    /// says how many nobody has, and `reserve` sets so many aside, if they are still there. Never
+    /// less than two entries for each of `in_flight`: with fewer, operations would have to wait
+    /// for evictions.
+    pub(crate) fn reserve(
+        wanted: u32,
+        total: u32,
+        lanes: u32,
+        in_flight: u32,
+        left: impl Fn() -> u32,
+        reserve: impl Fn(u32) -> bool,
+    ) -> Result<Self, Lack> {
+        let least = in_flight.saturating_mul(2);
+        let share = |of: u32| of.checked_div(lanes).filter(|share| *share >= least);
+        let wanted = share(wanted).ok_or(Lack::Share)?;
+        let most = share(total).ok_or(Lack::Device)?.min(wanted);
+        loop {
+            let shape = Self::new(most, left(), 1, in_flight);
+            let shape = shape.filter(|shape| shape.entries >= least);
+            let shape = shape.ok_or(Lack::Device)?;
+            if reserve(shape.entries) {
+                return Ok(shape);
+            }
+        }
+    }
+
     /// Regions that the shard takes.
     pub(crate) fn entries(&self) -> u32 {
         self.entries
     }
+}
+
+/// Why there is no shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lack {
+    /// The lane's share of the entries that are wanted is too small.
+    Share,
+    /// Other caches have the device's regions.
+    Device,
 }
 
 /// Names an entry. One that has left the cache since then is not mistaken for its successor: the

@@ -3,7 +3,7 @@
 //! The cache against what it should do, and against a model of it.
 
 use super::*;
-use std::{collections::BTreeSet, convert::Infallible};
+use std::{cell::Cell, collections::BTreeSet, convert::Infallible};
 
 /// The host. Of hashes only the lower `BITS` count, so that with few they collide.
 pub(super) struct Host<const BITS: u32>;
@@ -93,6 +93,86 @@ fn shapes() {
     assert_eq!(shape(8, 0, 4, 8), None);
     assert_eq!(shape(8, 8, 0, 8), None);
     assert_eq!(shape(u32::MAX, u32::MAX, 1, 8), Some((Shape::MAX, 8)));
+}
+
+/// Caches come and go on a device: together they never have more than it gives, none has less than
+/// it needs or more than its share, and one that is refused would not have fitted.
+#[test]
+fn a_device_is_shared() {
+    for seed in 0..20 {
+        let mut rng = Rng(seed);
+        let total = 1 + rng.below(2_000) as u32;
+        let left = Cell::new(total);
+        let mut there: Vec<u32> = vec![];
+        let (mut made, mut refused) = (0, 0);
+        for _ in 0..2_000 {
+            if rng.one_in(3) && !there.is_empty() {
+                left.set(left.get() + there.swap_remove(rng.below(there.len())));
+                continue;
+            }
+            let wanted = rng.below(600) as u32;
+            let lanes = 1 + rng.below(8) as u32;
+            let in_flight = 1 + rng.below(64) as u32;
+            let before = left.get();
+            let shape = Shape::reserve(
+                wanted,
+                total,
+                lanes,
+                in_flight,
+                || left.get(),
+                |n| {
+                    left.set(left.get().checked_sub(n).unwrap());
+                    true
+                },
+            );
+            let (share, of_all) = (wanted / lanes, total / lanes);
+            match shape {
+                Ok(shape) => {
+                    assert!(shape.entries >= 2 * in_flight && shape.entries <= share);
+                    assert_eq!(shape.entries, share.min(of_all).min(before));
+                    assert_eq!(shape.low_water, in_flight);
+                    there.push(shape.entries);
+                    made += 1;
+                }
+                Err(Lack::Share) => assert!(share < 2 * in_flight),
+                Err(Lack::Device) => {
+                    assert!(share >= 2 * in_flight && before.min(of_all) < 2 * in_flight);
+                    refused += 1;
+                }
+            }
+            assert_eq!(left.get() + there.iter().sum::<u32>(), total);
+        }
+        assert!(made > 0 || total < 128, "{total}");
+        assert!(refused > 0, "{total}");
+    }
+}
+
+#[test]
+fn another_may_be_first() {
+    let left = Cell::new(100);
+    let tries = Cell::new(0);
+    let reserve = |n| {
+        tries.set(tries.get() + 1);
+        // Half of it is gone when this comes.
+        if tries.get() == 1 {
+            left.set(50);
+        }
+        let there = n <= left.get();
+        left.set(left.get() - if there { n } else { 0 });
+        there
+    };
+    let shape = Shape::reserve(80, 100, 1, 20, || left.get(), reserve).unwrap();
+    assert_eq!((shape.entries, left.get(), tries.get()), (50, 0, 2));
+    let refused = Shape::reserve(80, 100, 1, 20, || left.get(), |_| true);
+    assert_eq!(refused, Err(Lack::Device));
+    assert_eq!(
+        Shape::reserve(79, 100, 2, 20, || left.get(), |_| true),
+        Err(Lack::Share)
+    );
+    assert_eq!(
+        Shape::reserve(80, 100, 0, 20, || 100, |_| true),
+        Err(Lack::Share)
+    );
 }
 
 #[test]

@@ -233,7 +233,7 @@ impl LaneConn {
             };
             submitters.push(submitter, GFP_KERNEL)?;
         }
-        let memory = memory(pd, knobs, &need).map_err(|e| lack(e, roster))?;
+        let memory = memory(pd, knobs, &need).map_err(|e| lack(e, roster, pd))?;
         memory.each_piece(&mut |node, len| count_node(&mut nodes, node, len))?;
         let accounting = Accounting::new(depth, every, size, M::LONGEST).ok_or(EINVAL)?;
         let work = W::new(index, load, roster.depth(), depth)?;
@@ -307,13 +307,22 @@ impl LaneConn {
 }
 
 /// Why there is no memory for a lane, in words.
-fn lack(e: Error, roster: &Roster) -> Failure {
+fn lack(e: Error, roster: &Roster, pd: &Pd) -> Failure {
     if e == ENOSPC {
         // Each lane has the same share, whatever is under way on it.
         let least = u64::from(roster.most()) * 2 * u64::from(roster.all_lanes());
         return Failure::new(
             e,
             fmt!("mr_cache_entries: this load needs {least}, for each lane twice what one has under way"),
+        );
+    }
+    if e == ENFILE {
+        let name = pd.device().name();
+        let (name, left) = (name.as_str(), pd.device().regions().left());
+        let least = u64::from(roster.most()) * 2;
+        return Failure::new(
+            e,
+            fmt!("mr_cache_entries: each lane needs {least} regions, {name} has {left} left for caches"),
         );
     }
     Failure::new(e, fmt!("memory of the lane: error {}", e.to_errno()))
