@@ -841,3 +841,218 @@ fn with_fewer_it_waits_but_not_for_ever() {
     }
     assert!(full > 0);
 }
+
+/// The pages of a machine, and how many references there are on each.
+struct Frames(Vec<u32>);
+
+impl Frames {
+    /// `n` pages that nobody has, from the lowest, as an allocator gives out again what came back
+    /// last.
+    fn allocate(&mut self, n: usize) -> Option<Vec<u64>> {
+        let free = |(at, refs): (usize, &u32)| (*refs == 0).then_some(at as u64);
+        let pages: Vec<_> = self.0.iter().enumerate().filter_map(free).take(n).collect();
+        if pages.len() < n {
+            return None;
+        }
+        self.get(&pages);
+        Some(pages)
+    }
+
+    fn get(&mut self, pages: &[u64]) {
+        for page in pages {
+            self.0[*page as usize] += 1;
+        }
+    }
+
+    fn put(&mut self, pages: &[u64]) {
+        for page in pages {
+            let refs = &mut self.0[*page as usize];
+            *refs = refs.checked_sub(1).expect("a reference too many");
+        }
+    }
+}
+
+/// A caller's memory, which no other caller ever has.
+#[derive(Clone)]
+struct Memory {
+    caller: u64,
+    pages: Vec<u64>,
+}
+
+/// An operation on a lane, which has references of its own.
+struct Use {
+    id: Id,
+    memory: Memory,
+}
+
+/// A lane: its shard, whose entries say for whom they were made; operations; and REG_MRs and
+/// LOCAL_INVs that are on their way.
+struct Shard {
+    cache: MrCache<Host<32>, u32, Memory>,
+    uses: Vec<Use>,
+    registering: Vec<Id>,
+    invalidating: Vec<Id>,
+}
+
+/// Lanes of one trust domain with the same buffers, which are freed and made again all the time;
+/// entries have references on their pages, or not, which is wrong. Returns how often a lane found
+/// what another evicted in the same moment.
+fn lanes_with_the_same_buffers(holds: bool, n_lanes: usize, seed: u64) -> u64 {
+    let mut rng = Rng(seed);
+    let mut frames = Frames(vec![0; 24]);
+    let mut buffers: Vec<Memory> = vec![];
+    let mut callers = 0;
+    let mut found_while_evicted = 0;
+    let (mut hits, mut reused) = (0, 0);
+    let mut had = BTreeSet::new();
+    let new_lane = || {
+        let shape = Shape::new(6, u32::MAX, 1, 2).unwrap();
+        let mut cache = MrCache::new(shape, 3, seed).unwrap_or_else(|e| match e {});
+        for region in 0..6 {
+            cache.supply(region).unwrap();
+        }
+        Shard {
+            cache,
+            uses: vec![],
+            registering: vec![],
+            invalidating: vec![],
+        }
+    };
+    let mut lanes: Vec<Shard> = (0..n_lanes).map(|_| new_lane()).collect();
+
+    for _ in 0..20_000 {
+        let at = rng.below(n_lanes);
+        match rng.below(100) {
+            0..=9 => {
+                if let Some(pages) = frames.allocate(1 + rng.below(3)) {
+                    callers += 1;
+                    reused += u64::from(!had.insert(pages.clone()));
+                    let caller = callers;
+                    buffers.push(Memory { caller, pages });
+                }
+            }
+            10..=18 if !buffers.is_empty() => {
+                let gone = buffers.swap_remove(rng.below(buffers.len()));
+                frames.put(&gone.pages);
+            }
+            19..=54 if !buffers.is_empty() => {
+                let memory = buffers[rng.below(buffers.len())].clone();
+                let elsewhere = lanes.iter().enumerate().any(|(other, lane)| {
+                    let evicted = |id: &Id| lane.cache.value(*id).unwrap().caller == memory.caller;
+                    other != at && lane.invalidating.iter().any(evicted)
+                });
+                let lane = &mut lanes[at];
+                let id = match lane.cache.lookup(&key(&memory.pages)) {
+                    Lookup::Hit(id) => {
+                        let entry = lane.cache.value(id).unwrap();
+                        assert_eq!(entry.pages, memory.pages);
+                        assert_eq!(entry.caller, memory.caller, "somebody else's memory");
+                        hits += 1;
+                        found_while_evicted += u64::from(elsewhere);
+                        id
+                    }
+                    Lookup::Miss => {
+                        let _region = lane.cache.claim().unwrap();
+                        let id = lane.cache.insert(&key(&memory.pages), memory.clone());
+                        if holds {
+                            frames.get(&memory.pages);
+                        }
+                        let id = id.unwrap_or_else(|_| panic!("it was claimed"));
+                        lane.registering.push(id);
+                        id
+                    }
+                    _ => continue,
+                };
+                frames.get(&memory.pages);
+                lane.uses.push(Use { id, memory });
+            }
+            55..=74 => {
+                let lane = &mut lanes[at];
+                if !lane.uses.is_empty() {
+                    let over = lane.uses.swap_remove(rng.below(lane.uses.len()));
+                    let entry = lane.cache.value(over.id).expect("evicted while in use");
+                    assert_eq!(entry.caller, over.memory.caller);
+                    lane.cache.put(over.id);
+                    frames.put(&over.memory.pages);
+                }
+            }
+            75..=84 => {
+                let lane = &mut lanes[at];
+                for id in lane.registering.drain(..) {
+                    lane.cache.registered(id, true);
+                }
+            }
+            85..=91 => {
+                let lane = &mut lanes[at];
+                let evicted = lane.cache.evict_one().map(|(id, _)| id);
+                lane.invalidating.extend(evicted);
+            }
+            92..=98 => {
+                let lane = &mut lanes[at];
+                if !lane.invalidating.is_empty() {
+                    let id = lane
+                        .invalidating
+                        .swap_remove(rng.below(lane.invalidating.len()));
+                    let entry = lane.cache.invalidated(id).unwrap();
+                    if holds {
+                        frames.put(&entry.pages);
+                    }
+                    lane.cache.supply(0).unwrap();
+                }
+            }
+            // The lane's connection is lost, and another is made; the others keep what they have.
+            99 if rng.one_in(10) => {
+                let mut lost = core::mem::replace(&mut lanes[at], new_lane());
+                lost.cache.flush(|entry| {
+                    if holds {
+                        frames.put(&entry.pages);
+                    }
+                });
+                for over in lost.uses {
+                    frames.put(&over.memory.pages);
+                }
+            }
+            _ => {}
+        }
+        // Whoever has an entry has its pages, whatever other lanes and callers do.
+        for use_ in lanes.iter().flat_map(|lane| lane.uses.iter()) {
+            assert!(use_.memory.pages.iter().all(|p| frames.0[*p as usize] > 0));
+        }
+    }
+    assert!(hits > 500 && callers > 500 && reused > 100);
+
+    // All is given back at the end.
+    for mut lane in lanes {
+        lane.cache.flush(|entry| {
+            if holds {
+                frames.put(&entry.pages);
+            }
+        });
+        for over in lane.uses {
+            frames.put(&over.memory.pages);
+        }
+    }
+    for buffer in buffers {
+        frames.put(&buffer.pages);
+    }
+    assert!(frames.0.iter().all(|refs| *refs == 0), "pages were left");
+    found_while_evicted
+}
+
+#[test]
+fn lanes_share_buffers_and_freed_ones_are_not_found_again() {
+    let mut found_while_evicted = 0;
+    for seed in 0..6 {
+        found_while_evicted += lanes_with_the_same_buffers(true, 2, seed);
+        found_while_evicted += lanes_with_the_same_buffers(true, 4, seed);
+    }
+    assert!(found_while_evicted > 50);
+}
+
+#[test]
+#[should_panic(expected = "somebody else's memory")]
+fn without_references_they_would_be() {
+    for seed in 0..6 {
+        lanes_with_the_same_buffers(false, 2, seed);
+    }
+}
