@@ -197,7 +197,8 @@ ends() {
 	fio_start ends --rw=randrw --bsrange=512-256k --blockalign=512 --size=16M --iodepth=32 --ioengine=libaio --direct=1 --loops=4
 	for n in 1 2 3; do
 		flows "$DISK" || fail "no I/O"
-		nvme reset "/dev/$CTRL" >/dev/null && wait_for 20 ctrl_is "$CTRL" live || fail "reset $n"
+		# On a machine that is too busy to answer in time it may have been connected anew meanwhile.
+		wait_for 30 ctrl_is "$CTRL" live && nvme reset "/dev/$CTRL" >/dev/null && wait_for 20 ctrl_is "$CTRL" live || fail "reset $n"
 	done
 	fio_wait ends 120
 	io 65536 50
