@@ -355,6 +355,10 @@ impl Core {
                 false => watched.cq.arm(),
             };
             trace::arm(self.cpu, slipped_in);
+            if slipped_in {
+                // A device may not have armed it then.
+                watched.ear.armed.store(false, Relaxed);
+            }
             missed |= slipped_in;
         };
         for watched in turn.cqs.iter() {

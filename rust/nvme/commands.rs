@@ -48,9 +48,10 @@
 //! SEND, or for its region's invalidation, or from when a command waits for a place in the send queue.
 //!
 //! Two CQs lose the order of SENDs and answers, which shows a claim that came before its region was
-//! registered. It needs not be shown where the device itself refuses the invalidation of a key that is
-//! not registered, which ends the QP, as on InfiniBand. On iWARP, where soft-iWARP passes any number on
-//! as a claim, all is on one CQ.
+//! registered, or was for the last time. It needs not be shown where the device itself refuses the
+//! invalidation of a key that is not registered, which ends the QP, as on InfiniBand. On iWARP, where
+//! soft-iWARP passes any number on as a claim, all is on one CQ; on soft-RoCE, which may register twice, no
+//! claim is believed, and each region costs a LOCAL_INV more ([`crate::verbs::mr`]).
 //!
 //! # The cache
 //!
@@ -1065,6 +1066,7 @@ impl Commands {
             self.revoke(queue, revoke, after);
         }
         receive(queue, landing).map_err(|_| Broken::Posting)?;
+        self.feed(queue);
         if self.event_due {
             self.send_event_request(queue);
         }

@@ -28,8 +28,9 @@
 //! A peer names a key, and keys come again. It can only end what was a [`RegisteredMr`] when its
 //! message was seen, which is told by a second number, from [`Registration::done`]. With two CQs that
 //! does not tell whether it *came* before: there the device has to refuse the invalidation of a key that
-//! is not registered, which InfiniBand's do and soft-iWARP does not. So on iWARP a claim proves nothing
-//! on a QP with two CQs.
+//! is not registered, which soft-iWARP does not, and must not register it once more after that, which
+//! soft-RoCE may ([`super::caps::Caps::registers_twice`]). So on these a claim proves nothing on a QP with
+//! two CQs.
 
 use super::{bond::Bond, caps::Op, dma::sge_of, send_queue, Access, Mapped, Pd, RemoteAddr, Sge};
 use crate::sys;

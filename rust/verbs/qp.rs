@@ -627,7 +627,8 @@ impl<S: 'static, R: 'static> Qp<S, R> {
 
     /// Whether what a peer says of a key proves something: see [`super::mr`].
     fn believes_claims(&self) -> bool {
-        Arc::ptr_eq(&self.send_cq, &self.recv_cq) || !self.pd.device().caps().iwarp
+        let caps = self.pd.device().caps();
+        Arc::ptr_eq(&self.send_cq, &self.recv_cq) || !(caps.iwarp || caps.registers_twice)
     }
 }
 
