@@ -73,6 +73,18 @@ impl Parts {
         })
     }
 
+    /// Of a region that covers nothing any more, and the pages that it had: lets go of them.
+    fn of(shell: Pin<UniqueArc<Shared>>, mr: Mr, mapped: MappedPages<PageRefs>) -> Self {
+        let (table, mut refs) = mapped.unmap();
+        refs.clear();
+        Self {
+            shell,
+            mr,
+            table,
+            refs,
+        }
+    }
+
     /// Registers the first `len` bytes of `pages`, with references of its own.
     fn register<P: Source>(
         mut self,
@@ -108,17 +120,7 @@ impl Parts {
                 shell.as_mut().get_mut().0 = Some(registration);
                 Ok(shell.into())
             }
-            Err((e, mr, mapped)) => {
-                let (table, mut refs) = mapped.unmap();
-                refs.clear();
-                let parts = Parts {
-                    shell,
-                    mr,
-                    table,
-                    refs,
-                };
-                Err((e, parts))
-            }
+            Err((e, mr, mapped)) => Err((e, Self::of(shell, mr, mapped))),
         }
     }
 }
@@ -427,16 +429,8 @@ impl Shard {
         };
         match registration.reclaim(proof) {
             Ok((mr, mapped)) => {
-                let (table, mut refs) = mapped.unmap();
-                refs.clear();
-                let parts = Parts {
-                    shell,
-                    mr,
-                    table,
-                    refs,
-                };
                 // There is a place for it: that which it had.
-                let _ = self.cache.supply(parts);
+                let _ = self.cache.supply(Parts::of(shell, mr, mapped));
             }
             Err(registration) => {
                 shell.as_mut().get_mut().0 = Some(registration);

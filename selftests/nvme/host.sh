@@ -143,14 +143,19 @@ evicts() {
 	disconnects
 }
 
+# vectored ENTRIES SEED HOW: 300 requests by the program of that name, as HOW has it.
+vectored() {
+	local said
+	by memory=cached copy_threshold=0 "mr_cache_entries=$1" || return
+	said=$(vectors "$DISK" 300 "$2" "$3" 2>&1) || fail "$said"
+	counted "$CTRL"
+	progress "$said; ${COUNT[mr_hits]} hits, ${COUNT[mr_misses]} misses, ${COUNT[evictions]} evictions"
+}
+
 # fresh ENTRIES SEED: memory that goes while entries still have it, in pieces that lie
 # in the same pages otherwise each time.
 fresh() {
-	local said
-	by memory=cached copy_threshold=0 "mr_cache_entries=$1" || return
-	said=$(vectors "$DISK" 300 "$2" fresh 2>&1) || fail "$said"
-	counted "$CTRL"
-	progress "$said; ${COUNT[mr_hits]} hits, ${COUNT[mr_misses]} misses, ${COUNT[evictions]} evictions"
+	vectored "$1" "$2" fresh || return
 	[ "${COUNT[mr_misses]}" -gt 100 ] || fail "${COUNT[mr_misses]} misses"
 	disconnects
 }
@@ -158,11 +163,7 @@ fresh() {
 # again ENTRIES SEED: memory that comes again, in eight vectors each way, with other
 # data each time.
 again() {
-	local said
-	by memory=cached copy_threshold=0 "mr_cache_entries=$1" || return
-	said=$(vectors "$DISK" 300 "$2" again 2>&1) || fail "$said"
-	counted "$CTRL"
-	progress "$said; ${COUNT[mr_hits]} hits, ${COUNT[mr_misses]} misses, ${COUNT[evictions]} evictions"
+	vectored "$1" "$2" again || return
 	[ "${COUNT[mr_hits]}" -ge 200 ] || fail "${COUNT[mr_hits]} hits"
 	disconnects
 }
