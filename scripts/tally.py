@@ -3,7 +3,8 @@
 
 A KTAP result that sums up nested ones is not counted beside them, unless it
 alone says that something failed. A plan that is not fulfilled, and a log whose
-command failed without a failed result in it, count as one failure each.
+command failed without a failed result in it, count as one failure each. Beside a
+failure stands what its test said: the comments right before its result.
 """
 
 import re
@@ -13,6 +14,9 @@ RESULT = re.compile(r"^((?:[ #]|\t)*)(not )?ok \d+\b(.*)$")
 PLAN = re.compile(r"^((?:[ #]|\t)*)1\.\.(\d+)\s*(#.*)?$")
 RUST = re.compile(r"^test (.+) \.\.\. (ok|FAILED|ignored)")
 EXIT = re.compile(r"^exit (\d+)$")
+SAID = re.compile(r"^(?:[ #]|\t)*# ?(.*)$")
+# Of what one test said, the last lines.
+LINES = 10
 
 
 class Tally:
@@ -26,9 +30,10 @@ class Tally:
         # For each depth: planned results, seen results, failures below it.
         planned, seen, below, failed_below = {}, {}, {}, {}
         status = 0
+        said = []
         for line in lines:
             if match := RUST.match(line):
-                self.count(match[2] == "FAILED", match[2] == "ignored", match[1])
+                self.count(match[2] == "FAILED", match[2] == "ignored", match[1], [])
             elif match := EXIT.match(line):
                 status = int(match[1])
             elif match := PLAN.match(line):
@@ -47,7 +52,12 @@ class Tally:
                 bad = bool(match[2])
                 failed_below[depth] = failed_below.get(depth, False) or bad
                 if not nested or (bad and not nested_failed):
-                    self.count(bad, bool(re.search(r"# *SKIP", match[3], re.I)), match[3])
+                    self.count(bad, bool(re.search(r"# *SKIP", match[3], re.I)), match[3], said)
+                said = []
+            elif match := SAID.match(line):
+                said.append(match[1])
+            else:
+                said = []
         for depth, number in seen.items():
             self.plan(path, planned.get(depth), number)
         if status and len(self.failures) == before:
@@ -57,11 +67,11 @@ class Tally:
         if planned is not None and planned > seen:
             self.failures.append(f"{path}: {planned - seen} of {planned} results are missing")
 
-    def count(self, bad, skip, name):
+    def count(self, bad, skip, name, said):
         if skip:
             self.skipped += 1
         elif bad:
-            self.failures.append(name.strip(" -"))
+            self.failures.append("\n    | ".join([name.strip(" -"), *said[-LINES:]]))
         else:
             self.passed += 1
 
