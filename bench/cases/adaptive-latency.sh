@@ -14,7 +14,7 @@ setup() {
 		policy busy default completion=busy busy_usecs=5000
 }
 
-run() { load op=read size=4096 policy="$1" "$(amount 2000)"; }
+run() { load op=read size=4096 submitters=1 policy="$1" "$(amount 2000)"; }
 
 round() {
 	local rivet other

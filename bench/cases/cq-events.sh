@@ -10,11 +10,11 @@ metric=cq_events unit=/op other_name=interrupt
 [ "$CLOCK" = icount ] || goal="rivet <= 0.1"
 
 setup() {
-	rivet_server policy=default && policy adaptive default completion=adaptive signal_every=1 &&
+	rivet_server policy=default && policy adaptive default completion=adaptive signal_every=1 busy_usecs=5000 &&
 		policy interrupt default completion=interrupt signal_every=1
 }
 
-run() { load op=read size=4096 depth=32 policy="$1" "$(amount 3000)"; }
+run() { load op=read size=4096 submitters=1 depth=32 policy="$1" "$(amount 3000)"; }
 
 round() {
 	local rivet other

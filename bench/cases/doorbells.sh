@@ -10,7 +10,7 @@ metric=doorbells unit=/op other_name=naive
 
 setup() { rivet_server policy=default; }
 
-run() { load op=read size=4096 depth=32 policy="$1" "$(amount 3000)"; }
+run() { load op=read size=4096 submitters=1 depth=32 policy="$1" "$(amount 3000)"; }
 
 round() {
 	local rivet other

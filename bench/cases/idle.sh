@@ -34,7 +34,7 @@ connected() { # POLICY
 	local end=$PERF/client state=running
 	# Changed and not replaced under traffic, which breaks QPs of rxe.
 	tc -n a qdisc add dev va root netem limit 10000 || return
-	in_a /rivet/bench/set-end client role=client address="$SERVER" op=read size=4096 \
+	in_a /rivet/bench/set-end client role=client address="$SERVER" op=read size=4096 submitters=1 \
 		policy="$1" duration_ms=60000 timeout_ms=60000 start=1 || return
 	nap 0.3
 	tc -n a qdisc change dev va root netem delay 60s limit 10000 || return
