@@ -177,8 +177,9 @@ pub(crate) enum Held<P: Source> {
 }
 
 impl<P: Source> Held<P> {
-    /// Adds what has to come before the operation.
-    pub(crate) fn begin<'t>(&'t self, chain: &mut Members<'_, 't>) -> Result {
+    /// Adds what has to come before the operation. `behind_writes`: there are others before it that
+    /// were not READs, and that no LOCAL_INV stands behind.
+    pub(crate) fn begin<'t>(&'t self, behind_writes: bool, chain: &mut Members<'_, 't>) -> Result {
         match self {
             Held::Copy(..) | Held::Ending(_) => Ok(()),
             Held::Fast(registration) => chain.wr(|wr| wr.reg_mr(registration)),
@@ -188,6 +189,9 @@ impl<P: Source> Held<P> {
                     chain.wr(|wr| wr.local_inv(old))?;
                 }
                 if entry.is_miss() {
+                    if behind_writes && evicted.is_none() {
+                        chain.settle()?;
+                    }
                     let new = entry.registration()?;
                     chain.wr(|wr| wr.reg_mr(new))?;
                 }
@@ -593,7 +597,8 @@ impl<P: Source, U: Send + 'static, F: Flow> Carrier<P, U> for Memory<P, F> {
     type Token = Chained<P, U, F>;
     type Fresh = ();
 
-    /// LOCAL_INV of another, REG_MR, and the operation; or REG_MR, the operation and LOCAL_INV.
+    /// LOCAL_INV of another, or what REG_MR waits by, that and the operation; or REG_MR, the operation
+    /// and LOCAL_INV.
     const LONGEST: u32 = 3;
 
     fn longest(knobs: &Knobs, len: usize) -> u32 {
@@ -633,7 +638,7 @@ impl<P: Source, U: Send + 'static, F: Flow> Carrier<P, U> for Memory<P, F> {
         let token = Chained { transfer, held };
         let pushed = qp.push_chain(token, |token, chain| {
             let Chained { transfer, held } = token;
-            held.begin(chain)?;
+            held.begin(!F::IN, chain)?;
             chain.wr(|wr| {
                 wr.sge(held.sge(transfer.len)?)?;
                 if !ends && transfer.signaled {

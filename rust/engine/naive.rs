@@ -14,7 +14,8 @@ use super::{
 use crate::{
     kapi::trace,
     verbs::{
-        wc::Done, Access, MappedPages, Mr, Pd, Qp, RegisteredMr, Registration, SgTable, WcStatus,
+        wc::Done, Access, MappedPages, Members, Mr, Pd, Qp, RegisteredMr, Registration, SgTable,
+        WcStatus,
     },
 };
 use core::marker::PhantomData;
@@ -137,7 +138,8 @@ where
     /// A region, unless they are kept.
     type Fresh = Option<(Mr, SgTable)>;
 
-    const LONGEST: u32 = 1;
+    /// What writes lets its REG_MR wait for what is before it.
+    const LONGEST: u32 = if F::IN { 1 } else { 2 };
 
     fn longest(_knobs: &Knobs, _len: usize) -> u32 {
         <Self as Carrier<P, U>>::LONGEST
@@ -183,7 +185,7 @@ where
         };
         stats.registrations.add(1);
         trace::mr_register(registration.key(), transfer.len as u64);
-        match qp.push(Stage::Register(transfer, registration), push) {
+        match qp.push_chain(Stage::Register(transfer, registration), build) {
             Ok(()) => Ok(()),
             Err((e, Stage::Register(transfer, registration))) => {
                 self.leave(Remains::Fast(registration));
@@ -242,7 +244,7 @@ where
     }
 
     fn next<R>(&mut self, qp: &mut Qp<Self::Token, R>, token: Self::Token) -> Result {
-        qp.push(token, push).map_err(|(e, token)| {
+        qp.push_chain(token, build).map_err(|(e, token)| {
             match token {
                 Stage::Register(_, region) => self.leave(Remains::Fast(region)),
                 Stage::Transfer(_, region) | Stage::Invalidate(_, region) => {
@@ -258,18 +260,24 @@ where
     }
 }
 
-/// Builds the work request of a stage; each asks for a completion.
-fn push<'t, P: Source, U, F: Flow>(
+/// Builds what a stage posts; each asks for a completion.
+fn build<'t, P: Source, U, F: Flow>(
     token: &'t Stage<P, U, F>,
-    wr: &mut crate::verbs::SendWr<'_, 't>,
+    chain: &mut Members<'_, 't>,
 ) -> Result {
-    wr.signaled();
-    match token {
-        Stage::Register(_, region) => wr.reg_mr(region),
-        Stage::Transfer(transfer, region) => {
-            wr.sge(region.sge(0..transfer.len)?)?;
-            F::build(transfer.verb, wr)
-        }
-        Stage::Invalidate(_, region) => wr.local_inv(region),
+    // It waits for READs by itself.
+    if matches!(token, Stage::Register(..)) && !F::IN {
+        chain.settle()?;
     }
+    chain.wr(|wr| {
+        wr.signaled();
+        match token {
+            Stage::Register(_, region) => wr.reg_mr(region),
+            Stage::Transfer(transfer, region) => {
+                wr.sge(region.sge(0..transfer.len)?)?;
+                F::build(transfer.verb, wr)
+            }
+            Stage::Invalidate(_, region) => wr.local_inv(region),
+        }
+    })
 }

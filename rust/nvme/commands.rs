@@ -67,6 +67,8 @@
 //! few regions are free, too:   [LOCAL_INV old] [REG_MR | SEND]
 //! ```
 //!
+//! (On soft-RoCE a REG_MR waits for all that is before it: see [`crate::verbs::Members::settle`].)
+//!
 //! No request owns an entry, and none waits for its REG_MR: it is over with the answer. A command
 //! finds no entry that is its own, and no free region, or has pages that no reference keeps: then it
 //! has a region of its own, as without a cache, and may have an entry evicted, so that the next finds
@@ -124,8 +126,9 @@ use crate::{
 use core::fmt;
 use kernel::{prelude::*, sync::Arc};
 
-/// Work requests that a command needs, at most: REG_MR and SEND, and then LOCAL_INV.
-pub(crate) const WORK_REQUESTS: u32 = 3;
+/// Work requests that a command needs, at most: what its REG_MR waits by
+/// ([`crate::verbs::Members::settle`]), that and SEND, and then LOCAL_INV.
+pub(crate) const WORK_REQUESTS: u32 = 4;
 
 /// Bytes from one completion queue entry to the next: a cache line.
 const STRIDE: usize = 64;
@@ -545,12 +548,15 @@ impl Commands {
     ) -> Slot {
         let pushed = queue
             .qp
-            .push(Token::Register(tag, registration), |token, wr| {
+            .push_chain(Token::Register(tag, registration), |token, chain| {
                 let Token::Register(_, registration) = token else {
                     return Err(EINVAL);
                 };
-                wr.signaled();
-                wr.reg_mr(registration)
+                chain.settle()?;
+                chain.wr(|wr| {
+                    wr.signaled();
+                    wr.reg_mr(registration)
+                })
             });
         match pushed {
             Ok(()) => Slot::Registering { id },
@@ -607,6 +613,7 @@ impl Commands {
                 return Err(EINVAL);
             };
             let registration = entry.registration()?;
+            chain.settle()?;
             chain.wr(|wr| wr.reg_mr(registration))?;
             chain.wr(|wr| {
                 wr.sge(memory.sge(at..at + wire::COMMAND)?)?;
@@ -667,6 +674,7 @@ impl Commands {
                 return Err(EINVAL);
             };
             if let Payload::Region(registration) = &capsule.payload {
+                chain.settle()?;
                 chain.wr(|wr| wr.reg_mr(registration))?;
             }
             chain.wr(|wr| {

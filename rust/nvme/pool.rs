@@ -80,12 +80,15 @@ impl Pool {
                 part: i,
                 registration,
             });
-            let pushed = queue.qp.push(token, |token, wr| {
+            let pushed = queue.qp.push_chain(token, |token, chain| {
                 let Token::Pool(opening) = token else {
                     return Err(EINVAL);
                 };
-                wr.signaled();
-                wr.reg_mr(&opening.registration)
+                chain.settle()?;
+                chain.wr(|wr| {
+                    wr.signaled();
+                    wr.reg_mr(&opening.registration)
+                })
             });
             if let Err((_, Token::Pool(opening))) = pushed {
                 *part = Part::New(opening.registration);

@@ -167,8 +167,8 @@ pub(crate) struct Caps {
     /// A defect of rxe: when it sends again from the first work request that was not acknowledged,
     /// it executes the local ones behind that a second time, and a REG_MR of a region that is
     /// registered already breaks the QP. So a REG_MR must not pass what can be sent again: READs,
-    /// for which [`super::SendWr::reg_mr`] sees to it, and SENDs and WRITEs, for which its user has
-    /// to.
+    /// for which [`super::SendWr::reg_mr`] sees to it, and SENDs and WRITEs, for which its user
+    /// does ([`super::Members::settle`]).
     pub(crate) registers_twice: bool,
     /// LOCAL_INV waits until all that is before it is done, as the fence of IBA vol. 1, 10.6.5.1
     /// has it, which a work request cannot ask for here. rxe always does.

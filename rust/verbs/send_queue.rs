@@ -232,6 +232,22 @@ impl<'t> Members<'_, 't> {
         added
     }
 
+    /// On a device that [registers twice](super::caps::Caps::registers_twice), adds a work request that
+    /// waits until all that is before it is done, so that none of that is sent again when what follows
+    /// it has been executed. To stand in front of a REG_MR that can come behind SENDs or WRITEs. Adds
+    /// nothing on other devices.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Members::wr`].
+    #[inline]
+    pub(crate) fn settle(&mut self) -> Result {
+        match self.queue.pd.spare_key() {
+            Some(spare) => self.wr(|wr| wr.settle(spare)),
+            None => Ok(()),
+        }
+    }
+
     #[inline(always)]
     fn add<F>(&mut self, build: F) -> Result
     where

@@ -277,6 +277,14 @@ impl<'q, 't> SendWr<'q, 't> {
         Ok(())
     }
 
+    /// A LOCAL_INV of a region that was never registered, which changes nothing: for
+    /// [`super::Members::settle`].
+    pub(super) fn settle(&mut self, spare: u32) -> Result {
+        self.set(Op::LocalInv, sys::ib_wr_opcode_IB_WR_LOCAL_INV)?;
+        self.header().ex.invalidate_rkey = spare;
+        Ok(())
+    }
+
     /// Ends a registration of our own: a [`super::RegisteredMr`], or a [`Registration`] that is made
     /// before it in the same chain. Behind a READ into the region it needs a [`SendWr::fence`], as
     /// the data may come later.

@@ -20,6 +20,26 @@ loses() {
 	disconnects
 }
 
+# late KNOB=VALUE...: acknowledgements come later than they are waited for, so that all is sent
+# again and again, with registrations between what is: nothing breaks by that. Only what
+# is read, as the target's own READs of data do not survive it on soft-RoCE.
+late() {
+	local v
+	by_policy "$@" || return
+	# A qdisc that comes under traffic takes packets with it.
+	for v in va vb; do tc qdisc add dev "$v" root netem limit 10000 || fail "tc"; done
+	a_target && connects || return
+	fio_run before --rw=write --bs=64k --size=8M --iodepth=8 --ioengine=libaio --direct=1
+	dmesg -C
+	for v in va vb; do tc qdisc change dev "$v" root netem delay 100ms limit 10000 || fail "tc"; done
+	fio_run late --rw=randread --bs=64k --size=8M --iodepth=8 --ioengine=libaio --direct=1
+	for v in va vb; do tc qdisc change dev "$v" root netem limit 10000 || fail "tc"; done
+	wait_for 60 ctrl_is "$CTRL" live || fail "it is $(cat "/sys/class/nvme/$CTRL/state")"
+	! dmesg | grep 'rivet:.*connected anew' || fail "it broke"
+	disconnects
+	for v in va vb; do tc qdisc del dev "$v" root; done
+}
+
 # pulled SECONDS [INTERFACE]: the cable is out for so long: I/O waits and goes on.
 pulled() {
 	# shellcheck disable=SC2086 # words
@@ -101,4 +121,4 @@ renetwork() {
 	plug va && plug vb
 }
 
-nvme_tests "loses 1 64k 4M" "loses 10 16k 256k" "pulled 5 va" "pulled 5 vb" "silenced 1" "silenced 6" fast_fail "cut_connect 2 20 50 100 200 400 800" for_good
+nvme_tests "loses 1 64k 4M" "loses 10 16k 256k" "late memory=fast" "late memory=cached mr_cache_entries=64" "late memory=fast_waited" "pulled 5 va" "pulled 5 vb" "silenced 1" "silenced 6" fast_fail "cut_connect 2 20 50 100 200 400 800" for_good

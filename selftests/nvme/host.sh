@@ -9,16 +9,10 @@
 need_tools fio mkfs.ext4
 
 AT=/tmp/mounted
-HOST=/sys/kernel/config/rivet/nvme
-POLICIES=/sys/kernel/config/rivet/policies
 
 # by KNOB=VALUE...: connects by a policy with these knobs, otherwise like "default".
 by() {
-	local knob
-	needs_rivet
-	mkdir "$POLICIES/p" || return
-	for knob; do echo "${knob#*=}" >"$POLICIES/p/${knob%%=*}" || fail "$knob"; done
-	echo p >"$HOST/host_policy" && a_target && connects || return
+	by_policy "$@" && a_target && connects || return
 	[ "$(cat "$POLICIES/p/users")" = 1 ] || fail "the policy has $(cat "$POLICIES/p/users") users"
 	! rmdir "$POLICIES/p" 2>/dev/null || fail "a policy in use can be removed"
 }
@@ -251,11 +245,9 @@ naive() {
 
 # refused TEXT KNOB=VALUE...: a policy that is not for NVMe.
 refused() {
-	local knob text=$1
+	local text=$1
 	needs_rivet
-	mkdir "$POLICIES/p" && a_target || return
-	for knob in "${@:2}"; do echo "${knob#*=}" >"$POLICIES/p/${knob%%=*}" || fail "$knob"; done
-	echo p >"$HOST/host_policy"
+	by_policy "${@:2}" && a_target || return
 	# shellcheck disable=SC2086 # words
 	! connect_to $NQN $AT_FIRST || fail "it connects"
 	dmesg | grep -F "$text" | grep -q allowed: || fail "the log does not say: $text"
@@ -330,8 +322,6 @@ after() {
 	! mountpoint -q "$AT" || umount "$AT" || umount -l "$AT"
 	rm -rf "$AT"
 	[ ! -d $HOST ] || echo 0 >"$HOST/claim_rdma"
-	[ ! -d $HOST ] || echo default >"$HOST/host_policy"
-	[ ! -d "$POLICIES/p" ] || rmdir "$POLICIES/p" || echo "the policy is left"
 	! grep -q ^nvme_rdma /proc/modules || [ "$NVME_TRANSPORT" = rdma ] || modprobe -r nvme_rdma
 }
 

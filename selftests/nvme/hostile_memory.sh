@@ -7,14 +7,9 @@
 # shellcheck source=selftests/nvme/hostile.sh
 . "${0%/*}/hostile.sh"
 
-HOST=/sys/kernel/config/rivet/nvme
-POLICIES=/sys/kernel/config/rivet/policies
-
 # kept TEST...: the same, where regions stay registered.
 kept() {
-	needs_rivet
-	mkdir "$POLICIES/kept" && echo cached >"$POLICIES/kept/memory" && echo 0 >"$POLICIES/kept/copy_threshold" &&
-		echo kept >"$HOST/host_policy" || fail "no policy"
+	by_policy memory=cached copy_threshold=0 || fail "no policy"
 	"$@"
 }
 
@@ -79,11 +74,6 @@ wrong_way() {
 	not_for_rdma "it lets the target write to what it should read"
 	writes "write#5:wrong-way"
 	grep -q "^wrong way: " "$BAD_SAID" || fail "the target writes to what it should read"
-}
-
-after() {
-	rm -f "$BAD_SAID" /tmp/lied /tmp/honest
-	[ ! -d "$POLICIES/kept" ] || { echo default >"$HOST/host_policy" && rmdir "$POLICIES/kept"; } || echo "the policy is left"
 }
 
 nvme_tests "shows 512 read:no-data" "shows 4096 read:no-data" "shows 65536 read:no-data" "shows 65536 read:half-data" \

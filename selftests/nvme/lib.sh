@@ -152,6 +152,22 @@ objects() {
 	done < <(rdma resource show) | sort
 }
 
+# by_policy KNOB=VALUE...: controllers connect by the policy p, with these knobs and otherwise
+# like "default".
+HOST=/sys/kernel/config/rivet/nvme
+POLICIES=/sys/kernel/config/rivet/policies
+by_policy() {
+	local knob
+	needs_rivet
+	mkdir "$POLICIES/p" || return
+	for knob; do echo "${knob#*=}" >"$POLICIES/p/${knob%%=*}" || fail "$knob"; done
+	echo p >"$HOST/host_policy" || fail "host_policy"
+}
+no_policy_left() {
+	[ ! -d "$HOST" ] || echo default >"$HOST/host_policy"
+	[ ! -d "$POLICIES/p" ] || rmdir "$POLICIES/p" || echo "the policy is left"
+}
+
 restore() {
 	local pid
 	for pid in $(jobs -p); do kill -KILL "$pid"; done 2>/dev/null
@@ -159,6 +175,7 @@ restore() {
 	no_stall
 	all_gone
 	after
+	no_policy_left
 	no_targets
 	limits io_timeout=30 admin_timeout=60
 	dmesg -C

@@ -91,13 +91,12 @@ note_knobs() {
 }
 
 polls() { [[ ${KNOB[$1.completion]} != [ic]* ]]; }
-registers() { [[ ${KNOB[$1.memory]} = @(register|fast_waited|cached) ]]; }
 
 # ---- loads ------------------------------------------------------------------
 
-# Of each client: its server, policy, operation, submitters, operations that a QP
-# has at a time, goal, and all that is set on it.
-declare -A TO BY OP CREW AT_ONCE COUNT LOAD
+# Of each client: its server, policy, operation, submitters, goal, and all that is set
+# on it.
+declare -A TO BY OP CREW COUNT LOAD
 # Of each server: its policy.
 declare -A SERVED_BY
 
@@ -155,12 +154,8 @@ draw_load() {
 		connections=$((connections > 2 ? 2 : connections))
 		depth=$((depth > 4 ? 4 : depth))
 		[ "$SIZE" -le 70000 ] || CREW[$1]=1
-		if [ "${OP[$1]}" != read ] && registers "${BY[$1]}"; then
-			depth=1 CREW[$1]=1
-		fi
 		LOAD[$1]+=" submitters=${CREW[$1]}"
 		[ "$SIZE" -gt 20000 ] || LOAD[$1]+=" buffers=$buffers"
-		AT_ONCE[$1]=$((depth * CREW[$1]))
 	else
 		LOAD[$1]+=" sges=$sges"
 	fi
@@ -177,6 +172,5 @@ fits() {
 	[ "${OP[$1]}" != write_ping ] || { polls "$by" && polls "${SERVED_BY[${TO[$1]}]}"; } || return
 	[ "${CREW[$1]}" -gt 0 ] || return 0
 	# A lane needs a CPU that is online.
-	[ -n "$ONLINE" ] || [ "${KNOB[$by.cpus]}" != 1 ] || return
-	[ "${OP[$1]}" = read ] || ! registers "$by" || [ "${AT_ONCE[$1]}" -eq 1 ]
+	[ -n "$ONLINE" ] || [ "${KNOB[$by.cpus]}" != 1 ]
 }
