@@ -62,16 +62,12 @@ static LAST_BLOCK: Atomic<u64> = Atomic::new(0);
 
 /// A region that describes nothing.
 ///
+/// A pointer, as are all that hold one, because each operation moves it several times.
+///
 /// # Invariants
 ///
-/// * `raw` is a region of `pd` that nobody else deregisters; no valid key of it exists.
-/// * `last` and those up to the end of its block are numbers that no other registration has or had.
-pub(crate) struct Mr {
-    raw: NonNull<sys::ib_mr>,
-    pd: Arc<Pd>,
-    max_len: usize,
-    last: u64,
-}
+/// `raw` is a region of `pd` that nobody else deregisters; no valid key of it exists.
+pub(crate) struct Mr(KBox<Described>);
 
 // SAFETY: The C object may be used from any thread.
 unsafe impl Send for Mr {}
@@ -92,17 +88,24 @@ impl Mr {
         if pages == 0 || pages > caps.max_fast_reg_pages {
             return Err(EINVAL);
         }
+        // Before the region, which nothing would end if there were no memory for this.
+        let place = KBox::<Described>::new_uninit(GFP_KERNEL)?;
         // SAFETY: The PD is valid.
         let raw = from_err_ptr(unsafe {
             sys::ib_alloc_mr(pd.as_raw(), sys::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
         })?;
         // INVARIANT: Allocated just now, never registered.
-        Ok(Self {
+        let described = Described {
             raw: NonNull::new(raw).ok_or(ENOMEM)?,
             pd: pd.clone(),
             max_len: pages as usize * PAGE_SIZE,
-            last: Self::new_block(),
-        })
+            key: 0,
+            access: Access::LOCAL_READ,
+            number: Self::new_block(),
+            bond: Bond::new(),
+            id: 0,
+        };
+        Ok(Self(place.write(described)))
     }
 
     /// The number before the first of a block of its own.
@@ -110,14 +113,14 @@ impl Mr {
         LAST_BLOCK.fetch_add(1, Relaxed) * BLOCK
     }
 
-    /// A number for a registration; never 0.
-    fn new_number(&mut self) -> u64 {
-        if self.last % BLOCK == BLOCK - 1 {
-            self.last = Self::new_block();
+    /// Gives it a number for a registration; never 0.
+    fn new_number(&mut self) {
+        let number = &mut self.0.number;
+        if *number % BLOCK == BLOCK - 1 {
+            *number = Self::new_block();
         }
         // INVARIANT: Of the same block.
-        self.last += 1;
-        self.last
+        *number += 1;
     }
 
     /// Describes the whole of `memory` to the region under new keys. The peers' rights begin when
@@ -138,38 +141,36 @@ impl Mr {
         memory: C,
         access: Access,
     ) -> core::result::Result<Registration<C>, (Error, Self, C)> {
-        if !Arc::ptr_eq(&self.pd, memory.domain()) || memory.length() > self.max_len {
+        if !Arc::ptr_eq(&self.0.pd, memory.domain()) || memory.length() > self.0.max_len {
             return Err((EINVAL, self, memory));
         }
         // SAFETY: The region is valid and describes nothing that is in use (type invariant).
-        if let Err(e) = unsafe { memory.describe(self.raw) } {
+        if let Err(e) = unsafe { memory.describe(self.0.raw) } {
             return Err((e, self, memory));
         }
-        let raw = self.raw.as_ptr();
+        let raw = self.0.as_raw();
         // SAFETY: The region is valid and ours alone.
         let (rkey, lkey) = unsafe {
             sys::rivet_ib_update_fast_reg_key(raw, ((*raw).rkey as u8).wrapping_add(1));
             ((*raw).rkey, (*raw).lkey)
         };
-        let number = self.new_number();
+        self.new_number();
+        let described = &mut *self.0;
+        // A region without rights of peers goes by its local name.
+        described.key = if access.is_remote() { rkey } else { lkey };
+        described.access = access;
+        described.bond = Bond::new();
+        described.id = 0;
         Ok(Registration(RegisteredMr {
-            described: ManuallyDrop::new(Described {
-                mr: ManuallyDrop::new(self),
-                // A region without rights of peers goes by its local name.
-                key: if access.is_remote() { rkey } else { lkey },
-                access,
-                number,
-                bond: Bond::new(),
-            }),
+            mr: ManuallyDrop::new(self),
             memory: ManuallyDrop::new(memory),
-            id: 0,
         }))
     }
 
     /// Deregisters: no key is valid after this, and the HCA has done what it was doing by one.
     fn end(&mut self) -> Result {
         // SAFETY: The region is ours (type invariant), and this is called once, at its end.
-        let ret = unsafe { sys::ib_dereg_mr_user(self.raw.as_ptr(), core::ptr::null_mut()) };
+        let ret = unsafe { sys::ib_dereg_mr_user(self.0.as_raw(), core::ptr::null_mut()) };
         to_result(ret).inspect_err(|e| {
             pr_err!(
                 "a memory region could not be deregistered: error {}\n",
@@ -229,25 +230,34 @@ pub(crate) trait Region: Registered {}
 
 impl<C: Registered> Region for C {}
 
-/// A region that was told what it covers. The C object has address, length and keys of that.
+/// A region with what it was told last. The C object has address, length and keys of what it covers.
+///
+/// # Invariants
+///
+/// * `raw` is a region of `pd`, until the [`Mr`] has ended.
+/// * `number` and those up to the end of its block are numbers that no other registration has or had.
 pub(crate) struct Described {
-    mr: ManuallyDrop<Mr>,
+    raw: NonNull<sys::ib_mr>,
+    pd: Arc<Pd>,
+    max_len: usize,
     /// By which work requests name it.
     pub(super) key: u32,
     pub(super) access: Access,
-    /// No other registration has or had it.
+    /// That of the registration; before the first the one before it.
     pub(super) number: u64,
     /// The QP on which it is registered, and whether its REG_MR was seen to be done.
     bond: Bond,
+    /// When it became a [`RegisteredMr`]; 0 before that.
+    id: u64,
 }
 
 impl Described {
     pub(super) fn as_raw(&self) -> *mut sys::ib_mr {
-        self.mr.raw.as_ptr()
+        self.raw.as_ptr()
     }
 
     pub(super) fn pd(&self) -> &Pd {
-        &self.mr.pd
+        &self.pd
     }
 
     /// Makes it one of the QP with that key, if it is of none yet. Whether it is of that QP.
@@ -281,7 +291,7 @@ impl Described {
         let (start, len) = self.place();
         // SAFETY: As for `rkey`.
         let lkey = unsafe { (*self.as_raw()).lkey };
-        sge_of(&self.mr.pd, start, len, lkey, range)
+        sge_of(&self.pd, start, len, lkey, range)
     }
 }
 
@@ -295,7 +305,7 @@ impl<C: Cover> Registration<C> {
     /// The region, once the REG_MR has completed. Taken earlier, its keys are just not valid yet.
     pub(crate) fn done(self) -> RegisteredMr<C> {
         let mut region = self.0;
-        region.id = new_id();
+        region.mr.0.id = new_id();
         region
     }
 
@@ -323,7 +333,7 @@ impl<C: Cover> Registration<C> {
     /// Notes that its REG_MR is done, for who shares it and cannot have it [done](Self::done):
     /// LOCAL_INVs of other chains may name it from now on. Returns whether that is the proof.
     pub(crate) fn confirm(&self, proof: &Revocation<'_>) -> bool {
-        let described = &self.0.described;
+        let described = self.described();
         let done = matches!(&proof.what, Revoked::By(chain)
             if chain.have(send_queue::Effect::Registers, described.number));
         if done {
@@ -345,38 +355,37 @@ impl<C: Cover> Registration<C> {
 
 impl<C: Cover> Registered for Registration<C> {
     fn described(&self) -> &Described {
-        &self.0.described
+        self.0.described()
     }
 
     fn is_registered(&self, qp: u32) -> bool {
-        self.0.described.bond.is_confirmed_on(qp)
+        self.described().bond.is_confirmed_on(qp)
     }
 }
 
 /// A region with valid keys: peers may reach `memory` with the rights that were given. Its end
 /// deregisters it before its memory is unmapped.
 pub(crate) struct RegisteredMr<C: Cover = Mapped> {
-    described: ManuallyDrop<Described>,
+    mr: ManuallyDrop<Mr>,
     memory: ManuallyDrop<C>,
-    id: u64,
 }
 
 impl<C: Cover> Drop for RegisteredMr<C> {
     fn drop(&mut self) {
         // SAFETY: Neither is used after this.
-        let (described, memory) = unsafe {
+        let (mr, memory) = unsafe {
             (
-                ManuallyDrop::take(&mut self.described),
+                ManuallyDrop::take(&mut self.mr),
                 ManuallyDrop::take(&mut self.memory),
             )
         };
-        let mut mr = described.mr;
+        let mut mr = ManuallyDrop::new(mr);
         if mr.end().is_err() {
             // A key may still be valid: what it reaches must stay.
             core::mem::forget(memory);
         }
         // SAFETY: Not used after this; the region itself has ended above.
-        drop(unsafe { core::ptr::read(&mr.pd) });
+        drop(unsafe { core::ptr::read(&mr.0) });
     }
 }
 
@@ -388,7 +397,7 @@ impl<C: Cover> RegisteredMr<C> {
 
     /// See [`Registration::key`].
     pub(crate) fn key(&self) -> u32 {
-        self.described.key
+        self.described().key
     }
 
     /// The name by which a peer reaches the byte at `offset`.
@@ -397,7 +406,7 @@ impl<C: Cover> RegisteredMr<C> {
     ///
     /// `EINVAL` if there is none.
     pub(crate) fn remote(&self, offset: usize) -> Result<RemoteAddr> {
-        self.described.remote(offset)
+        self.described().remote(offset)
     }
 
     /// An SGE over `range` by the region's lkey, for a local work request: one however many pieces
@@ -408,13 +417,13 @@ impl<C: Cover> RegisteredMr<C> {
     ///
     /// `EINVAL` if the range does not lie within the region.
     pub(crate) fn sge(&self, range: Range<usize>) -> Result<Sge<'_>> {
-        self.described.sge(range)
+        self.described().sge(range)
     }
 
     /// Whether that is the proof of a LOCAL_INV of it.
     fn is_ended_by(&self, proof: &Revocation<'_>) -> bool {
         match proof.what {
-            Revoked::By(chain) => chain.have(send_queue::Effect::Revokes, self.described.number),
+            Revoked::By(chain) => chain.have(send_queue::Effect::Revokes, self.described().number),
             Revoked::Key { .. } => false,
         }
     }
@@ -425,9 +434,9 @@ impl<C: Cover> RegisteredMr<C> {
         let proven = match proof.what {
             Revoked::By(_) => self.is_ended_by(proof),
             Revoked::Key { key, seen } => {
-                key == self.described.rkey()
-                    && self.id <= seen
-                    && core::ptr::eq(proof.pd, self.described.pd())
+                key == self.described().rkey()
+                    && self.described().id <= seen
+                    && core::ptr::eq(proof.pd, self.described().pd())
             }
         };
         if proven {
@@ -444,7 +453,7 @@ impl<C: Cover> RegisteredMr<C> {
         // SAFETY: `this` is not used, nor dropped, after this.
         unsafe {
             (
-                ManuallyDrop::take(&mut this.described.mr),
+                ManuallyDrop::take(&mut this.mr),
                 ManuallyDrop::take(&mut this.memory),
             )
         }
@@ -453,7 +462,7 @@ impl<C: Cover> RegisteredMr<C> {
 
 impl<C: Cover> Registered for RegisteredMr<C> {
     fn described(&self) -> &Described {
-        &self.described
+        &self.mr.0
     }
 
     fn is_registered(&self, _qp: u32) -> bool {

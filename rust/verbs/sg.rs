@@ -25,14 +25,25 @@ use kernel::{page::PAGE_SIZE, prelude::*, sync::Arc};
 
 /// A scatterlist with a fixed number of entries, for mappings of one PD.
 ///
+/// A pointer, as is what it becomes, because each operation moves it several times.
+pub(crate) struct SgTable(KBox<Table>);
+
+/// The scatterlist, with what is mapped by it.
+///
 /// # Invariants
 ///
 /// The entries are an initialised scatterlist, of which only the last is marked as the end.
-pub(crate) struct SgTable {
+struct Table {
     pd: Arc<Pd>,
     entries: KVVec<sys::scatterlist>,
     /// The longest piece that the device takes, bytes.
     longest: usize,
+    /// Entries that were mapped, and pieces that the device sees.
+    filled: i32,
+    mapped: i32,
+    /// Bytes that are mapped.
+    len: usize,
+    direction: Direction,
 }
 
 // SAFETY: Entries are numbers, and pointers that belong to whoever is mapped.
@@ -56,21 +67,26 @@ impl SgTable {
         unsafe { sys::sg_init_table(list.as_mut_ptr(), n) };
         // SAFETY: The device is registered (invariant of `Device`).
         let longest = unsafe { sys::rivet_ib_dma_max_seg_size(pd.device().as_raw()) };
-        Ok(Self {
+        let table = Table {
             pd: pd.clone(),
             entries: list,
             longest: (longest as usize & !(PAGE_SIZE - 1)).max(PAGE_SIZE),
-        })
+            filled: 0,
+            mapped: 0,
+            len: 0,
+            direction: Direction::ToDevice,
+        };
+        Ok(Self(KBox::new(table, GFP_KERNEL)?))
     }
 
     /// Pieces that it has room for.
     pub(crate) fn capacity(&self) -> usize {
-        self.entries.len()
+        self.0.entries.len()
     }
 
     /// The PD whose mappings it makes.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
-        &self.pd
+        &self.0.pd
     }
 
     /// Maps `range` of the bytes of `pages`. Does not sleep or allocate.
@@ -87,7 +103,8 @@ impl SgTable {
         direction: Direction,
     ) -> core::result::Result<MappedPages<P>, (Error, Self, P)> {
         let len = range.end.saturating_sub(range.start);
-        let filled = match self.fill(&pages, range) {
+        let table = &mut *self.0;
+        let filled = match table.fill(&pages, range) {
             Ok(n) => n,
             Err(e) => return Err((e, self, pages)),
         };
@@ -95,8 +112,8 @@ impl SgTable {
         // stays until `pages` is dropped (`PageList`).
         let mapped = unsafe {
             sys::rivet_ib_dma_map_sg(
-                self.pd.device().as_raw(),
-                self.entries.as_mut_ptr(),
+                table.pd.device().as_raw(),
+                table.entries.as_mut_ptr(),
                 filled,
                 direction.as_raw(),
             )
@@ -105,17 +122,19 @@ impl SgTable {
             return Err((EIO, self, pages));
         }
         count_mapping();
+        table.filled = filled;
+        table.mapped = mapped;
+        table.len = len;
+        table.direction = direction;
         // INVARIANT: Mapped just now.
         Ok(MappedPages {
             table: ManuallyDrop::new(self),
             pages: ManuallyDrop::new(pages),
-            filled,
-            mapped,
-            len,
-            direction,
         })
     }
+}
 
+impl Table {
     /// Sets entries to `range` of `pages`; returns how many.
     fn fill<P: PageList>(&mut self, pages: &P, range: Range<usize>) -> Result<i32> {
         let entries = &mut self.entries;
@@ -160,10 +179,6 @@ impl SgTable {
 pub(crate) struct MappedPages<P: PageList = PageRefs> {
     table: ManuallyDrop<SgTable>,
     pages: ManuallyDrop<P>,
-    filled: i32,
-    mapped: i32,
-    len: usize,
-    direction: Direction,
 }
 
 // SAFETY: `&MappedPages` offers reading of numbers, and copies; it gives no reference to `pages`.
@@ -172,17 +187,17 @@ unsafe impl<P: PageList> Sync for MappedPages<P> {}
 impl<P: PageList> MappedPages<P> {
     /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.table.0.len
     }
 
     /// The PD that it can be used with.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
-        &self.table.pd
+        &self.table.0.pd
     }
 
     /// Pieces that the device sees: as many SGEs cover all of it.
     pub(crate) fn pieces(&self) -> u32 {
-        self.mapped.unsigned_abs()
+        self.table.0.mapped.unsigned_abs()
     }
 
     /// SGEs over `range`, for a local work request: one for each piece.
@@ -191,13 +206,13 @@ impl<P: PageList> MappedPages<P> {
     ///
     /// `EINVAL` if the range does not lie within.
     pub(crate) fn sges(&self, range: Range<usize>) -> Result<Sges<'_>> {
-        if range.start > range.end || range.end > self.len {
+        if range.start > range.end || range.end > self.table.0.len {
             return Err(EINVAL);
         }
-        let mapped = self.mapped.unsigned_abs() as usize;
+        let mapped = self.table.0.mapped.unsigned_abs() as usize;
         Ok(Sges {
-            pd: &self.table.pd,
-            entries: self.table.entries.get(..mapped).ok_or(EINVAL)?,
+            pd: &self.table.0.pd,
+            entries: self.table.0.entries.get(..mapped).ok_or(EINVAL)?,
             skip: range.start,
             left: range.end - range.start,
         })
@@ -210,10 +225,10 @@ impl<P: PageList> MappedPages<P> {
         // entries are read.
         unsafe {
             sys::rivet_ib_dma_sync_sg_for_cpu(
-                self.table.pd.device().as_raw(),
-                self.table.entries.as_ptr().cast_mut(),
-                self.filled,
-                self.direction.as_raw(),
+                self.table.0.pd.device().as_raw(),
+                self.table.0.entries.as_ptr().cast_mut(),
+                self.table.0.filled,
+                self.table.0.direction.as_raw(),
             )
         };
     }
@@ -224,10 +239,10 @@ impl<P: PageList> MappedPages<P> {
         // SAFETY: As for `sync_for_cpu`.
         unsafe {
             sys::rivet_ib_dma_sync_sg_for_device(
-                self.table.pd.device().as_raw(),
-                self.table.entries.as_ptr().cast_mut(),
-                self.filled,
-                self.direction.as_raw(),
+                self.table.0.pd.device().as_raw(),
+                self.table.0.entries.as_ptr().cast_mut(),
+                self.table.0.filled,
+                self.table.0.direction.as_raw(),
             )
         };
     }
@@ -252,10 +267,10 @@ impl<P: PageList> MappedPages<P> {
         // SAFETY: The mapping is alive and ours (type invariant).
         unsafe {
             sys::rivet_ib_dma_unmap_sg(
-                self.table.pd.device().as_raw(),
-                self.table.entries.as_mut_ptr(),
-                self.filled,
-                self.direction.as_raw(),
+                self.table.0.pd.device().as_raw(),
+                self.table.0.entries.as_mut_ptr(),
+                self.table.0.filled,
+                self.table.0.direction.as_raw(),
             )
         };
         uncount_mapping();
@@ -275,11 +290,11 @@ impl<P: PageList> Drop for MappedPages<P> {
 
 impl<P: PageList> Describe for MappedPages<P> {
     fn domain(&self) -> &Arc<Pd> {
-        &self.table.pd
+        &self.table.0.pd
     }
 
     fn length(&self) -> usize {
-        self.len
+        self.table.0.len
     }
 
     /// `EINVAL` for pieces that have a gap between them, in pages: only the first may begin, and
@@ -290,8 +305,8 @@ impl<P: PageList> Describe for MappedPages<P> {
         let (n, len) = unsafe {
             let n = sys::ib_map_mr_sg(
                 region.as_ptr(),
-                self.table.entries.as_ptr().cast_mut(),
-                self.mapped,
+                self.table.0.entries.as_ptr().cast_mut(),
+                self.table.0.mapped,
                 core::ptr::null_mut(),
                 PAGE_SIZE as u32,
             );
@@ -300,7 +315,7 @@ impl<P: PageList> Describe for MappedPages<P> {
         if n < 0 {
             return Err(Error::from_errno(n));
         }
-        if n != self.mapped || len != self.len as u64 {
+        if n != self.table.0.mapped || len != self.table.0.len as u64 {
             return Err(EINVAL);
         }
         Ok(())
