@@ -11,6 +11,7 @@
 #include <linux/configfs.h>
 #include <linux/dim.h>
 #include <linux/hrtimer.h>
+#include <linux/interrupt.h>
 #include <linux/irq_work.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
@@ -137,15 +138,19 @@ bool rivet_event_take(struct rivet_event *event);
 /* rivet_event_wait(), but ended by a signal with -ERESTARTSYS. */
 long rivet_event_wait_interruptible(struct rivet_event *event, long jiffies);
 
-/* Work on a CPU's softirq workqueue, at once or after a time. */
+/* Work in a CPU's softirq, at once or after a time. */
 struct rivet_bottom {
+	struct tasklet_struct tasklet;
+	/* Schedules it: on another CPU, out of a task, after a time. */
 	struct work_struct work;
 	struct irq_work interrupt;
 	struct hrtimer timer;
 	unsigned int cpu;
+	bool ended;
 };
 
-void rivet_bottom_init(struct rivet_bottom *bottom, work_func_t func);
+void rivet_bottom_init(struct rivet_bottom *bottom,
+		       void (*func)(struct tasklet_struct *tasklet));
 /* Returns whether it was another CPU's; if cpu is not online, it is this one's. */
 bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu);
 void rivet_bottom_kick_after(struct rivet_bottom *bottom, unsigned int cpu,

@@ -2,11 +2,16 @@
 
 //! Work in softirq context on a CPU of one's choice, at once or after a time.
 //!
-//! `kernel::workqueue` has the BH workqueues, but queues on the CPU that happens to run, and takes
-//! a reference for each time; and its timers end with a handle that somebody must hold. A poller is
-//! kicked from CQ callbacks, some 10^5 times a second, always for its own CPU.
+//! A poller is kicked from CQ callbacks, some 10^5 times a second, always for its own CPU. So what
+//! runs is a tasklet. The BH workqueues, which are meant to replace tasklets one day, cost several
+//! times as much for each run; here they only carry kicks to another CPU, which tasklets cannot be
+//! scheduled on. (`kernel::workqueue` queues on the CPU that happens to run, and takes a reference
+//! for each time.) In the kernel's `irq_poll` a kick during a run is lost.
 //!
-//! C headers: `include/linux/workqueue.h` (`system_bh_highpri_wq`), `include/linux/hrtimer.h`
+//! When a CPU goes offline the kernel moves its tasklets, and what kicks them, to another.
+//!
+//! C headers: `include/linux/interrupt.h` (`tasklet_hi_schedule`), `include/linux/workqueue.h`
+//! (`system_bh_highpri_wq`), `include/linux/irq_work.h`, `include/linux/hrtimer.h`
 
 use crate::sys;
 use kernel::{prelude::*, types::Opaque};
@@ -86,10 +91,10 @@ impl<T: Softirq> PinnedDrop for Bottom<T> {
 
 /// # Safety
 ///
-/// For the workqueue: `work` is that of a `Bottom<T>` that lives.
-unsafe extern "C" fn run<T: Softirq>(work: *mut sys::work_struct) {
-    // SAFETY: The work is the first in `rivet_bottom`, and that in `Bottom` (type invariant), which
+/// For the softirq: `tasklet` is that of a `Bottom<T>` that lives.
+unsafe extern "C" fn run<T: Softirq>(tasklet: *mut sys::tasklet_struct) {
+    // SAFETY: The tasklet is the first in `rivet_bottom`, and that in `Bottom` (type invariant), which
     // waits for this function before it goes.
-    let bottom = unsafe { &*work.cast::<Bottom<T>>() };
+    let bottom = unsafe { &*tasklet.cast::<Bottom<T>>() };
     bottom.target.run(bottom);
 }

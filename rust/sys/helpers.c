@@ -6,6 +6,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/hrtimer.h>
 #include <linux/inet.h>
+#include <linux/interrupt.h>
 #include <linux/mm.h>
 #include <linux/nodemask.h>
 #include <linux/nsproxy.h>
@@ -378,16 +379,28 @@ static void rivet_bottom_interrupt(struct irq_work *interrupt)
 	struct rivet_bottom *bottom = container_of(interrupt, struct rivet_bottom,
 						   interrupt);
 
-	queue_work_on(smp_processor_id(), system_bh_highpri_wq, &bottom->work);
+	tasklet_hi_schedule(&bottom->tasklet);
 }
 
-void rivet_bottom_init(struct rivet_bottom *bottom, work_func_t func)
+static void rivet_bottom_work(struct work_struct *work)
 {
-	INIT_WORK(&bottom->work, func);
+	struct rivet_bottom *bottom = container_of(work, struct rivet_bottom,
+						   work);
+
+	/* This softirq runs tasklets next. */
+	tasklet_hi_schedule(&bottom->tasklet);
+}
+
+void rivet_bottom_init(struct rivet_bottom *bottom,
+		       void (*func)(struct tasklet_struct *tasklet))
+{
+	tasklet_setup(&bottom->tasklet, func);
+	INIT_WORK(&bottom->work, rivet_bottom_work);
 	init_irq_work(&bottom->interrupt, rivet_bottom_interrupt);
 	hrtimer_setup(&bottom->timer, rivet_bottom_timer, CLOCK_MONOTONIC,
 		      HRTIMER_MODE_REL);
 	bottom->cpu = 0;
+	bottom->ended = false;
 }
 
 bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu)
@@ -395,6 +408,8 @@ bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu)
 	unsigned long flags;
 	bool remote;
 
+	if (unlikely(READ_ONCE(bottom->ended)))
+		return false;
 	/* A CPU does not go offline under who has interrupts off. */
 	local_irq_save(flags);
 	if (!rivet_cpu_online(cpu))
@@ -404,8 +419,10 @@ bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu)
 	 * A softirq that a task raises waits for ksoftirqd to have its turn,
 	 * one that an interrupt raises runs at that one's end.
 	 */
-	if (remote || in_interrupt() || !arch_irq_work_has_interrupt())
+	if (remote)
 		queue_work_on(cpu, system_bh_highpri_wq, &bottom->work);
+	else if (in_interrupt() || !arch_irq_work_has_interrupt())
+		tasklet_hi_schedule(&bottom->tasklet);
 	else
 		irq_work_queue(&bottom->interrupt);
 	local_irq_restore(flags);
@@ -415,16 +432,24 @@ bool rivet_bottom_kick(struct rivet_bottom *bottom, unsigned int cpu)
 void rivet_bottom_kick_after(struct rivet_bottom *bottom, unsigned int cpu,
 			     u64 ns)
 {
+	if (unlikely(READ_ONCE(bottom->ended)))
+		return;
 	WRITE_ONCE(bottom->cpu, cpu);
 	hrtimer_start(&bottom->timer, ns_to_ktime(ns), HRTIMER_MODE_REL);
 }
 
 void rivet_bottom_end(struct rivet_bottom *bottom)
 {
-	/* In this order: none can start another any more. */
-	disable_work_sync(&bottom->work);
+	WRITE_ONCE(bottom->ended, true);
+	/*
+	 * Waits for who has not seen that, in the order in which each can start
+	 * those below it. What the tasklet does last starts nothing any more.
+	 */
+	tasklet_kill(&bottom->tasklet);
 	hrtimer_cancel(&bottom->timer);
 	irq_work_sync(&bottom->interrupt);
+	disable_work_sync(&bottom->work);
+	tasklet_kill(&bottom->tasklet);
 }
 
 void rivet_dim_init(struct rivet_dim *dim, work_func_t func)
