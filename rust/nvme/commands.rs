@@ -184,10 +184,15 @@ enum Slot {
     },
     Revoking,
     /// An error has stopped it on its way: it ends with the queue.
-    Stuck {
-        _payload: Option<Payload>,
-        _held: Option<Held>,
-    },
+    Stuck(Stuck),
+}
+
+/// What an error has left of a command.
+#[allow(dead_code)] // It is only dropped.
+enum Stuck {
+    Nothing,
+    Payload(Payload),
+    Held(Held),
 }
 
 /// Token of a work request, or of a chain of such.
@@ -207,6 +212,10 @@ pub(crate) enum Token {
     /// The REG_MR of the command with that tag, whose SEND waits for it.
     Register(u16, Registration<MappedPages<Request>>),
 }
+
+// What every command moves, some of it several times: no more than a few registers' worth, so that it
+// takes no call of memcpy.
+const _: () = assert!(core::mem::size_of::<Token>() <= 64 && core::mem::size_of::<Slot>() <= 64);
 
 /// See [`Token::Command`].
 pub(crate) struct Capsule {
@@ -508,17 +517,11 @@ impl Commands {
         let slot = match way {
             Way::Bare(held) => match self.send_bare(queue, at) {
                 Ok(()) => Slot::Sent { id, held },
-                Err(()) => Slot::Stuck {
-                    _payload: None,
-                    _held: Some(held),
-                },
+                Err(()) => Slot::Stuck(Stuck::Held(held)),
             },
             Way::Enter(entry, held) => match self.send_entry(queue, at, entry) {
                 Ok(()) => Slot::Sent { id, held },
-                Err(()) => Slot::Stuck {
-                    _payload: None,
-                    _held: Some(held),
-                },
+                Err(()) => Slot::Stuck(Stuck::Held(held)),
             },
             Way::Chain(payload) => {
                 self.owed += u32::from(payload.key().is_some());
@@ -1212,16 +1215,12 @@ impl Held {
 impl Slot {
     /// Of what an error has left.
     fn stuck(token: Token) -> Self {
-        let (payload, held) = match token {
-            Token::Command(capsule) => (Some(capsule.payload), None),
-            Token::Revoke(revoke) => (None, Some(Held::Region(revoke.region))),
-            Token::Register(_, registration) => (Some(Payload::Region(registration)), None),
-            Token::Bare(_) | Token::Pool(_) | Token::Enter(..) | Token::Evict(_) => (None, None),
-        };
-        Slot::Stuck {
-            _payload: payload,
-            _held: held,
-        }
+        Slot::Stuck(match token {
+            Token::Command(capsule) => Stuck::Payload(capsule.payload),
+            Token::Revoke(revoke) => Stuck::Held(Held::Region(revoke.region)),
+            Token::Register(_, registration) => Stuck::Payload(Payload::Region(registration)),
+            Token::Bare(_) | Token::Pool(_) | Token::Enter(..) | Token::Evict(_) => Stuck::Nothing,
+        })
     }
 }
 

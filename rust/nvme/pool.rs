@@ -20,8 +20,8 @@ const ROUND: usize = 64;
 
 /// A part of the pool.
 enum Part {
-    /// It is to be registered.
-    New(Registration<Mapped>),
+    /// It is to be registered. A pointer, so that no token is larger for the sake of this.
+    New(KBox<Registration<Mapped>>),
     /// It is being registered, or something has taken it.
     Gone,
     /// The controller reaches it.
@@ -31,7 +31,7 @@ enum Part {
 /// A part whose REG_MR is under way.
 pub(crate) struct Opening {
     part: usize,
-    registration: Registration<Mapped>,
+    registration: KBox<Registration<Mapped>>,
 }
 
 /// See the file's head.
@@ -64,7 +64,8 @@ impl Pool {
             let mapped = Mapped::new(pd, buffer, Direction::Bidirectional)?;
             let region = Mr::new(pd, mapped.len())?;
             let registration = region.register(mapped, Access::REMOTE_WRITE)?;
-            pool.parts.push(Part::New(registration), GFP_KERNEL)?;
+            let part = Part::New(KBox::new(registration, GFP_KERNEL)?);
+            pool.parts.push(part, GFP_KERNEL)?;
         }
         Ok(pool)
     }
@@ -87,7 +88,7 @@ impl Pool {
                 chain.settle()?;
                 chain.wr(|wr| {
                     wr.signaled();
-                    wr.reg_mr(&opening.registration)
+                    wr.reg_mr(&*opening.registration)
                 })
             });
             if let Err((_, Token::Pool(opening))) = pushed {
@@ -102,7 +103,7 @@ impl Pool {
         let Opening { part, registration } = opening;
         if let Some(part) = self.parts.get_mut(part) {
             *part = match ok {
-                true => Part::Ready(registration.done()),
+                true => Part::Ready(KBox::into_inner(registration).done()),
                 false => Part::New(registration),
             };
         }
