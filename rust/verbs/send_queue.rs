@@ -235,7 +235,7 @@ impl<'t> Members<'_, 't> {
     /// On a device that [registers twice](super::caps::Caps::registers_twice), adds a work request that
     /// waits until all that is before it is done, so that none of that is sent again when what follows
     /// it has been executed. To stand in front of a REG_MR that can come behind SENDs or WRITEs. Adds
-    /// nothing on other devices.
+    /// nothing on other devices, and where all before is known to be done.
     ///
     /// # Errors
     ///
@@ -243,8 +243,8 @@ impl<'t> Members<'_, 't> {
     #[inline]
     pub(crate) fn settle(&mut self) -> Result {
         match self.queue.pd.spare_key() {
-            Some(spare) => self.wr(|wr| wr.settle(spare)),
-            None => Ok(()),
+            Some(spare) if self.queue.used() + self.n > 0 => self.wr(|wr| wr.settle(spare)),
+            _ => Ok(()),
         }
     }
 
