@@ -32,5 +32,6 @@ mod perf {
 }
 
 mod nvme {
+    pub(crate) mod fabrics;
     pub(crate) mod wire;
 }

@@ -21,6 +21,13 @@ mod engine;
 mod kapi;
 #[cfg(rivet_nvme)]
 mod nvme;
+// Without the host, what goes over the network, for perf. The host has the rest of it.
+#[cfg(not(rivet_nvme))]
+#[allow(dead_code)]
+mod nvme {
+    pub(crate) mod fabrics;
+    pub(crate) mod wire;
+}
 mod perf;
 mod sys;
 mod value;

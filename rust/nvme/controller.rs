@@ -67,7 +67,6 @@ const MISSES: u32 = 16;
 const QUEUE_SIZE: u16 = 1024;
 
 /// Bits of what a controller says of SGLs (NVMe base specification 2.0, figure 275).
-const SGLS_KEYED: u32 = 1 << 2;
 const SGLS_OFFSET: u32 = 1 << 20;
 
 /// Refuses a policy that says what is not for storage.
@@ -366,7 +365,7 @@ impl Controller {
             pr_err!("nvme{n}: in-capsule data at an offset is not supported\n");
             return Err(EOPNOTSUPP.into());
         }
-        if ctrl.sgls() & SGLS_KEYED == 0 {
+        if ctrl.sgls() & wire::SGLS_KEYED == 0 {
             pr_err!(
                 "nvme{n}: the controller takes no keyed SGLs, without which there is no data\n"
             );

@@ -6,7 +6,7 @@
 //! controller   set up, recovery, reset, end            connect   how queues are connected
 //! queue        a queue's place, and what is in it      commands  what is under way on it
 //! pool         the memory that short reads go through  wire      what goes over the network
-//! show         what debugfs shows
+//! show         what debugfs shows                      fabrics   how it is set up without nvme core
 //! ```
 //!
 //! A queue is a lane of the engine ([`crate::engine::lane`]), which completes on its CPU's poller;
@@ -18,10 +18,11 @@
 mod commands;
 mod connect;
 mod controller;
+pub(crate) mod fabrics;
 mod pool;
 mod queue;
 mod show;
-mod wire;
+pub(crate) mod wire;
 
 use crate::{
     engine::policy::InUse,

@@ -31,6 +31,9 @@ const KEYED: u8 = 0x40;
 const KEYED_INVALIDATE: u8 = 0x4f;
 const IN_CAPSULE: u8 = 0x01;
 
+/// In what a controller says of its SGLs: it takes keyed ones.
+pub(crate) const SGLS_KEYED: u32 = 1 << 2;
+
 /// The longest data that a keyed SGL describes, bytes.
 pub(crate) const LONGEST_KEYED: u32 = (1 << 24) - 1;
 
@@ -179,6 +182,11 @@ pub(crate) fn command_id(command: &[u8; COMMAND]) -> u16 {
     u16::from_le_bytes([command[ID], command[ID + 1]])
 }
 
+/// Gives a command its id.
+pub(crate) fn set_command_id(command: &mut [u8; COMMAND], id: u16) {
+    command[ID..ID + 2].copy_from_slice(&id.to_le_bytes());
+}
+
 /// The tag in a command id, which has a generation in front of it.
 pub(crate) fn tag_of(command_id: u16) -> u16 {
     command_id & 0xfff
@@ -188,7 +196,7 @@ pub(crate) fn tag_of(command_id: u16) -> u16 {
 pub(crate) fn event_request(command_id: u16) -> [u8; COMMAND] {
     let mut command = [0; COMMAND];
     command[0] = ASYNC_EVENT_REQUEST;
-    command[ID..ID + 2].copy_from_slice(&command_id.to_le_bytes());
+    set_command_id(&mut command, command_id);
     set_data(&mut command, Data::None);
     command
 }
