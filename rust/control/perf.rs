@@ -7,12 +7,13 @@ use super::{
     policies::Policies,
 };
 use crate::{
+    nvme::fabrics::NQN,
     perf::{
         client::Goal,
         end::{Config, End, DEFAULT_PORT},
         failure::Outcome,
         params::{
-            Op, Role, Transport, CONNECTIONS, COUNT, DEPTH, DURATION_MS, PORT, SGES, SIZE,
+            Op, Role, Transport, CONNECTIONS, COUNT, DEPTH, DURATION_MS, NSID, PORT, SGES, SIZE,
             TIMEOUT_MS,
         },
         submit::{BUFFERS, SUBMITTERS},
@@ -93,6 +94,9 @@ impl GroupOperations for PerfDir {
                 stats: 21,
                 submitters: 22,
                 buffers: 23,
+                nqn: 24,
+                hostnqn: 25,
+                nsid: 26,
             ],
         };
         let end = End::new(CString::try_from(name)?, self.debug.clone())?;
@@ -183,7 +187,7 @@ fn unset<T>(config: &Config, default: T) -> Unset<T> {
 choice!(0, "role", role, Role, default: |config| "unset");
 choice!(4, "transport", transport, Transport, default: |config| unset(config, config.load().transport));
 choice!(5, "op", op, Op, default: |config| unset(config, config.load().op));
-number!(2, "port", port, u16, PORT, default: |config| DEFAULT_PORT);
+number!(2, "port", port, u16, PORT, default: |config| config.port());
 number!(6, "size", size, u32, SIZE, default: |config| unset(config, config.load().size));
 number!(7, "sges", sges, u32, SGES, default: |config| unset(config, 1));
 number!(8, "depth", depth, u32, DEPTH, default: |config| unset(config, config.load().depth));
@@ -191,6 +195,7 @@ number!(9, "connections", connections, u32, CONNECTIONS, default: |config| unset
 number!(12, "timeout_ms", timeout_ms, u32, TIMEOUT_MS, default: |config| config.timeout_ms());
 
 number!(22, "submitters", submitters, u32, SUBMITTERS, default: |config| unset(config, 0));
+number!(26, "nsid", nsid, u32, NSID, default: |config| config.nsid());
 number!(23, "buffers", buffers, u32, BUFFERS, default: |config| unset(config, 0));
 
 setting!(1, "address",
@@ -213,6 +218,36 @@ setting!(1, "address",
         end.change(|config| config.address = Some(text))
     }
 );
+
+/// A setting that is an NQN; `$unset` is shown for none.
+macro_rules! nqn {
+    ($id:literal, $name:literal, $field:ident, $unset:literal) => {
+        setting!($id, $name,
+            show: |config, out| {
+                let name = config.$field.as_ref().and_then(|name| name.to_str().ok());
+                writeln!(out, "{}", name.unwrap_or($unset))
+            },
+            store: |end, value| {
+                // As the standard has it; what is behind that the target judges.
+                let name = text(value).filter(|text| {
+                    text.len() <= NQN && text.starts_with("nqn.") && !text.contains(' ')
+                });
+                let name = name.ok_or_else(|| {
+                    not_allowed(
+                        value,
+                        Refusal::Malformed,
+                        fmt!("nqn. and more, up to {NQN} characters without spaces"),
+                    )
+                })?;
+                let name = CString::try_from_fmt(fmt!("{name}"))?;
+                end.change(|config| config.$field = Some(name))
+            }
+        );
+    };
+}
+
+nqn!(24, "nqn", nqn, "unset");
+nqn!(25, "hostnqn", hostnqn, "by chance");
 
 /// Bytes of a device name, with its end (`IB_DEVICE_NAME_MAX`).
 const DEVICE_NAME: usize = 64;

@@ -5,6 +5,7 @@
 
 use super::{
     board::{Board, State},
+    capsule::{self, Signals},
     client::{self, Client, Goal, Started},
     failure::{Because, Failure, Outcome},
     listener::{self, Limits, Porch},
@@ -22,6 +23,8 @@ use kernel::{debugfs::Dir, new_mutex, prelude::*, str::CString, sync::Arc, sync:
 
 /// Default TCP-like port.
 pub(crate) const DEFAULT_PORT: u16 = 18515;
+/// The same where an NVMe target listens.
+const NVME_PORT: u16 = 4420;
 
 /// What is set on an end; `None` is "not set".
 #[derive(Default)]
@@ -42,6 +45,9 @@ pub(crate) struct Config {
     pub(crate) policy: Option<CString>,
     pub(crate) submitters: Option<u32>,
     pub(crate) buffers: Option<u32>,
+    pub(crate) nqn: Option<CString>,
+    pub(crate) hostnqn: Option<CString>,
+    pub(crate) nsid: Option<u32>,
 }
 
 impl Config {
@@ -60,10 +66,28 @@ impl Config {
         self.policy.as_deref().unwrap_or(c"default")
     }
 
+    /// The port, or its default: by who is to listen there.
+    pub(crate) fn port(&self) -> u16 {
+        let default = match self.load().op.is_capsule() {
+            true => NVME_PORT,
+            false => DEFAULT_PORT,
+        };
+        self.port.unwrap_or(default)
+    }
+
+    /// The namespace that is read.
+    pub(crate) fn nsid(&self) -> u32 {
+        self.nsid.unwrap_or(1)
+    }
+
     /// A client's load.
     pub(crate) fn load(&self) -> Load {
         let op = self.op.unwrap_or(Op::Send);
-        let size = if op.is_atomic() { 8 } else { 64 };
+        let size = match op {
+            op if op.is_atomic() => 8,
+            op if op.is_capsule() => 4096,
+            _ => 64,
+        };
         Load {
             transport: self.transport.unwrap_or(Transport::Rc),
             op,
@@ -103,8 +127,7 @@ impl Config {
         let Some(address) = &self.address else {
             return Err(Failure::new(EDESTADDRREQ, fmt!("address is not set")));
         };
-        let port = self.port.unwrap_or(DEFAULT_PORT);
-        SocketAddr::parse(net, address, port).because("address")
+        SocketAddr::parse(net, address, self.port()).because("address")
     }
 
     /// What a server cannot be told, as its clients tell it.
@@ -117,6 +140,19 @@ impl Config {
             Some("verify")
         } else if self.submitters.is_some() || self.buffers.is_some() {
             Some("submitters and buffers")
+        } else {
+            self.of_capsules()
+        }
+    }
+
+    /// What is set that only `capsule_read` has.
+    fn of_capsules(&self) -> Option<&'static str> {
+        if self.nqn.is_some() {
+            Some("nqn")
+        } else if self.hostnqn.is_some() {
+            Some("hostnqn")
+        } else if self.nsid.is_some() {
+            Some("nsid")
         } else {
             None
         }
@@ -134,6 +170,7 @@ struct Run {
 /// How its thread is told to stop.
 enum Stopper {
     Client(Arc<Mailbox>),
+    Capsules(Arc<Signals>),
     Server(Arc<Porch>),
 }
 
@@ -141,6 +178,7 @@ impl Stopper {
     fn stop(&self) {
         match self {
             Stopper::Client(mailbox) => mailbox.stop(),
+            Stopper::Capsules(signals) => signals.stop(),
             Stopper::Server(porch) => porch.stop(),
         }
     }
@@ -309,7 +347,13 @@ fn launch(
             let load = config.load();
             load.check()
                 .map_err(|wrong| Failure::new(EINVAL, fmt!("{wrong}")))?;
-            let one_sge = load.op.is_atomic() || load.op.is_exchange();
+            if let Some(what) = config.of_capsules().filter(|_| !load.op.is_capsule()) {
+                return Err(Failure::new(
+                    EINVAL,
+                    fmt!("{what}: only with op capsule_read"),
+                ));
+            }
+            let one_sge = load.op.is_atomic() || load.op.has_answer() && !load.op.is_ping();
             if one_sge && config.sges.unwrap_or(1) > 1 {
                 return Err(Failure::new(EINVAL, fmt!("{} has one SGE", load.op)));
             }
@@ -345,6 +389,11 @@ fn launch(
                     fmt!("the load needs {need} MiB of payload memory; allowed: {most} MiB, half of what there is"),
                 ));
             }
+            if load.op.is_capsule() {
+                let plan = capsule::Plan::new(config, net, address, config.copy_device()?)?;
+                let settings = config.settings(&policy);
+                return launch_capsules(plan, load, settings, policy, board, started);
+            }
             let plan = client::Plan {
                 net,
                 address,
@@ -365,6 +414,14 @@ fn launch(
                 return Err(Failure::new(
                     EINVAL,
                     fmt!("{what} is the client's choice: a server must not have it set"),
+                ));
+            }
+            if config.op == Some(Op::CapsuleRead) {
+                return Err(Failure::new(
+                    EINVAL,
+                    fmt!(
+                        "op capsule_read has no server: a client of it connects to an NVMe target"
+                    ),
                 ));
             }
             let plan = listener::Plan {
@@ -415,6 +472,33 @@ fn launch_client(
     };
     Ok(Run {
         stopper: Stopper::Client(mailbox),
+        thread: thread.because("thread")?,
+    })
+}
+
+fn launch_capsules(
+    plan: capsule::Plan,
+    load: Load,
+    settings: Settings,
+    policy: InUse,
+    board: &Arc<Board>,
+    started: &Arc<Started>,
+) -> Outcome<Run> {
+    let signals = Signals::new()?;
+    let stats = Arc::new(Stats::new()?, GFP_KERNEL)?;
+    board.begin(stats.clone())?;
+    board.set_state(State::Running);
+    let thread = {
+        let (board, started, signals) = (board.clone(), started.clone(), signals.clone());
+        kthread::spawn(c"rivet-perf-cap", move || {
+            let outcome = capsule::run(&plan, &load, &settings, &stats, &signals, &started);
+            // Who sees that it is over may remove the policy.
+            drop((settings, policy));
+            conclude(&board, &started, outcome, &stats);
+        })
+    };
+    Ok(Run {
+        stopper: Stopper::Capsules(signals),
         thread: thread.because("thread")?,
     })
 }

@@ -14,6 +14,8 @@
 //! A client with submitters has lanes of the engine instead of such connections, which threads of
 //! their own share ([`submit`]); the server sees no difference.
 //!
+//! A client that reads from an NVMe target has no session, as nobody of perf is there: see [`capsule`].
+//!
 //! # A session from begin to end
 //!
 //! ```text
@@ -51,6 +53,7 @@
 //! checked against the state of the session; a peer that lies loses its session.
 
 pub(crate) mod board;
+pub(crate) mod capsule;
 mod cause;
 pub(crate) mod client;
 pub(crate) mod conn;

@@ -55,18 +55,34 @@ choice! {
         ExchangeOut = 10, "exchange_out";
         /// A SEND answered by a SEND after an RDMA READ.
         ExchangeIn = 11, "exchange_in";
+        /// A READ command of an NVMe/RDMA target, which is no end of perf.
+        CapsuleRead = 12, "capsule_read";
     }
 }
 
 impl Op {
+    /// From its number on the wire, if it is one that servers have.
+    pub(crate) fn of_server(number: u8) -> Option<Self> {
+        Self::from_wire(number).filter(|op| !op.is_capsule())
+    }
+
+    /// Whether it is a command of a storage protocol, whose server is no end of perf: see
+    /// `perf::capsule`.
+    pub(crate) fn is_capsule(self) -> bool {
+        self == Op::CapsuleRead
+    }
+
     /// Whether `transport` carries it.
     pub(crate) fn runs_on(self, transport: Transport) -> bool {
         match self {
             Op::Send | Op::SendImm | Op::SendPing => true,
             Op::Write | Op::WriteImm | Op::WritePing => transport != Transport::Ud,
-            Op::Read | Op::FetchAdd | Op::CmpSwap | Op::ExchangeOut | Op::ExchangeIn => {
-                transport == Transport::Rc
-            }
+            Op::Read
+            | Op::FetchAdd
+            | Op::CmpSwap
+            | Op::ExchangeOut
+            | Op::ExchangeIn
+            | Op::CapsuleRead => transport == Transport::Rc,
         }
     }
 
@@ -88,7 +104,7 @@ impl Op {
 
     /// Whether it ends with something that the server sends, not with its own completion.
     pub(crate) fn has_answer(self) -> bool {
-        self.is_ping() || self.is_exchange()
+        self.is_ping() || self.is_exchange() || self.is_capsule()
     }
 
     /// Whether each operation takes a receive of the server.
@@ -126,6 +142,11 @@ impl Op {
     }
 }
 
+/// Namespace of a subsystem.
+pub(crate) const NSID: Bounds = Bounds {
+    min: 1,
+    max: 0xffff_fffe,
+};
 /// TCP-like port.
 pub(crate) const PORT: Bounds = Bounds { min: 1, max: 65535 };
 /// Payload, bytes.
@@ -194,7 +215,7 @@ impl Load {
         }
         if !self.op.runs_on(self.transport) {
             return Err("the transport does not carry the operation: \
-                read, fetch_add, cmp_swap, exchange_out and exchange_in need rc; \
+                read, fetch_add, cmp_swap, exchange_out, exchange_in and capsule_read need rc; \
                 write, write_imm and write_ping rc or uc");
         }
         if self.op.is_atomic() && self.size != 8 {
@@ -217,6 +238,8 @@ impl Load {
         match self.op {
             op if op.is_ping() => PING_SLOTS,
             op if op.is_exchange() && self.size <= SMALL => self.depth.max(PING_SLOTS / 2) * 2,
+            // Of capsules, which are small: two for each operation.
+            op if op.is_capsule() => self.depth.max(PING_SLOTS / 2) * 2,
             _ => self.depth,
         }
     }
@@ -275,6 +298,7 @@ impl Load {
     pub(crate) fn send_stride(&self, client: bool) -> usize {
         match (self.op.is_exchange(), client) {
             (true, true) => REQUEST_LEN,
+            (false, true) if self.op.is_capsule() => CAPSULE_LEN,
             (true, false) => self.stride() + ANSWER_LEN.next_multiple_of(64),
             (false, _) => self.stride(),
         }
@@ -306,11 +330,16 @@ impl Load {
     pub(crate) fn exposed_slots(&self, client: bool) -> u32 {
         match self.op {
             Op::WritePing => 1,
-            Op::ExchangeOut | Op::ExchangeIn if client => self.depth,
+            Op::ExchangeOut | Op::ExchangeIn | Op::CapsuleRead if client => self.depth,
             _ if client => 0,
             Op::Write | Op::WriteImm | Op::Read => self.depth,
             Op::FetchAdd | Op::CmpSwap => 1,
-            Op::Send | Op::SendImm | Op::SendPing | Op::ExchangeOut | Op::ExchangeIn => 0,
+            Op::Send
+            | Op::SendImm
+            | Op::SendPing
+            | Op::ExchangeOut
+            | Op::ExchangeIn
+            | Op::CapsuleRead => 0,
         }
     }
 
@@ -335,7 +364,9 @@ impl Load {
 
     /// Bytes from one slot to the next in memory. With `verify`, payloads start at odd places.
     pub(crate) fn stride(&self) -> usize {
-        let pad = if self.verify { ODD_OFFSETS } else { 0 };
+        // Blocks stay aligned.
+        let odd = self.verify && !self.op.is_capsule();
+        let pad = if odd { ODD_OFFSETS } else { 0 };
         (self.size as usize + pad).next_multiple_of(64)
     }
 
@@ -379,6 +410,8 @@ fn memory_of(count: u32, stride: usize) -> u64 {
     full as u64 * piece(per_piece.get()) + piece(rest)
 }
 
+/// Bytes of a capsule without data.
+const CAPSULE_LEN: usize = 64;
 /// Slots of a ping-pong end, and the least of an exchange's.
 pub(crate) const PING_SLOTS: u32 = 32;
 /// Messages up to so many bytes are small: a few more of them do not matter.
@@ -420,7 +453,7 @@ mod tests {
     #[test]
     fn which_op_runs_where() {
         let on = |t| Op::ALL.iter().filter(|op| op.runs_on(t)).count();
-        assert_eq!(on(Transport::Rc), 11);
+        assert_eq!(on(Transport::Rc), 12);
         assert_eq!(on(Transport::Uc), 6);
         assert_eq!(on(Transport::Ud), 3);
         for t in Transport::ALL {
@@ -590,6 +623,30 @@ mod tests {
                         assert_eq!(l.posted_receives(true), l.receives());
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn capsules_are_no_business_of_servers() {
+        for op in Op::ALL {
+            let served = Op::of_server(op.to_wire());
+            assert_eq!(served, Some(*op).filter(|op| *op != Op::CapsuleRead));
+        }
+        for (depth, slots) in [(1, 32), (16, 32), (32, 64), (1024, 2048)] {
+            for verify in [false, true] {
+                let l = Load {
+                    op: Op::CapsuleRead,
+                    size: 4096,
+                    depth,
+                    verify,
+                    ..load()
+                };
+                assert!(l.check().is_ok());
+                assert_eq!((l.slots(), l.stride()), (slots, 4096));
+                assert_eq!((l.exposed_slots(true), l.exposed_slots(false)), (depth, 0));
+                assert!(l.memory(true) >= u64::from(depth) * 4096 + u64::from(slots) * 64);
+                assert_eq!(l.signal_every(0), u64::from(slots / 4).min(16));
             }
         }
     }

@@ -135,11 +135,34 @@ fn fill(memory: &Mapped, begin: usize, len: usize, pattern: Pattern) -> Result {
     Ok(())
 }
 
-fn clear(memory: &Mapped, begin: usize, len: usize) -> Result {
+/// Whether each eight bytes are what `word` says of their offset, low byte first. `len` is a multiple
+/// of eight.
+fn words_match(
+    memory: &Mapped,
+    begin: usize,
+    len: usize,
+    word: impl Fn(usize) -> u64,
+) -> Result<bool> {
+    let mut bytes = [0; STEP];
     let mut at = 0;
     while at < len {
         let n = STEP.min(len - at);
-        memory.write(begin + at, &[0; STEP][..n])?;
+        memory.read(begin + at, &mut bytes[..n])?;
+        let mut words = bytes[..n].chunks_exact(8).enumerate();
+        if !words.all(|(i, bytes)| *bytes == word(at + i * 8).to_le_bytes()) {
+            return Ok(false);
+        }
+        at += n;
+    }
+    Ok(true)
+}
+
+/// Makes each byte `byte`.
+fn wipe(memory: &Mapped, begin: usize, len: usize, byte: u8) -> Result {
+    let mut at = 0;
+    while at < len {
+        let n = STEP.min(len - at);
+        memory.write(begin + at, &[byte; STEP][..n])?;
         at += n;
     }
     Ok(())
@@ -303,7 +326,25 @@ impl Exposed {
     /// Sets `len` bytes at `offset` of a slot to 0.
     pub(crate) fn clear(&self, slot: u32, offset: usize, len: usize) -> Result {
         let (memory, base) = self.at(slot)?;
-        clear(memory, base + offset, len)
+        wipe(memory, base + offset, len, 0)
+    }
+
+    /// Makes the first `len` bytes of a slot what no payload of words is.
+    pub(crate) fn spoil(&self, slot: u32, len: usize) -> Result {
+        let (memory, base) = self.at(slot)?;
+        wipe(memory, base, len, 0xff)
+    }
+
+    /// Whether each eight bytes of the first `len` of a slot are what `word` says of their offset, low
+    /// byte first. `len` is a multiple of eight.
+    pub(crate) fn holds_words(
+        &self,
+        slot: u32,
+        len: usize,
+        word: impl Fn(usize) -> u64,
+    ) -> Result<bool> {
+        let (memory, base) = self.at(slot)?;
+        words_match(memory, base, len, word)
     }
 
     /// The word that atomics work on: the first 8 bytes, in the host's order.

@@ -206,7 +206,7 @@ impl Hello {
             1 => {
                 let load = Load {
                     transport: Transport::from_wire(r.u8()?).ok_or(Bad::Field)?,
-                    op: Op::from_wire(r.u8()?).ok_or(Bad::Field)?,
+                    op: Op::of_server(r.u8()?).ok_or(Bad::Field)?,
                     verify: r.flag()?,
                     size: r.u32()?,
                     depth: r.u32()?,
@@ -332,7 +332,7 @@ impl Refused {
             6 => Refused::Resources,
             7 => Refused::Sleeps,
             8 => Refused::Transport(Transport::from_wire(a).ok_or(Bad::Field)?),
-            9 => Refused::Op(Op::from_wire(a).ok_or(Bad::Field)?),
+            9 => Refused::Op(Op::of_server(a).ok_or(Bad::Field)?),
             10 => Refused::Size(allowed),
             11 => Refused::Depth(allowed),
             12 => Refused::Connections(allowed),

@@ -111,7 +111,7 @@ named() {
 }
 
 tests defaults "word role server client" "word transport rc uc ud" \
-	"word op send send_imm write write_imm read fetch_add cmp_swap send_ping write_ping exchange_out exchange_in" \
+	"word op send send_imm write write_imm read fetch_add cmp_swap send_ping write_ping exchange_out exchange_in capsule_read" \
 	policy_name "number port 1 65535" "number size 1 1048576" "number sges 1 32" \
 	"number depth 1 1024" "number connections 1 256" "number count 0 281474976710656" \
 	"number duration_ms 1 86400000" no_duration "number timeout_ms 100 60000" "number verify 0 1" \

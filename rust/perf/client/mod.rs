@@ -525,7 +525,7 @@ impl Client {
 }
 
 /// The operations of number `i` of `all` that share a goal.
-fn share(goal: Goal, all: u64, i: u64) -> u64 {
+pub(super) fn share(goal: Goal, all: u64, i: u64) -> u64 {
     match goal {
         Goal::Count(n) => n / all.max(1) + u64::from(i < n % all.max(1)),
         Goal::Duration(_) => u64::MAX,

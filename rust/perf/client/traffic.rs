@@ -201,7 +201,9 @@ fn begin(conn: &mut Conn, slot: KBox<Slot>, load: &Load, signaled: bool) -> Outc
             })
         }
         // Those that an answer ends have their own ways to begin.
-        Op::SendPing | Op::WritePing | Op::ExchangeOut | Op::ExchangeIn => Err(EINVAL.into()),
+        Op::SendPing | Op::WritePing | Op::ExchangeOut | Op::ExchangeIn | Op::CapsuleRead => {
+            Err(EINVAL.into())
+        }
     }
 }
 
