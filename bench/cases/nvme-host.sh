@@ -6,6 +6,10 @@
 # itself, without any of it, and "naive-NAME", Rivet by the policy "naive"; beside read-32 what
 # Rivet's queues have posted, rung and had events for, for each request.
 #
+# By instructions there are "capsule-NAME", perf's capsule_read beside null_blk: the same READs of the
+# same target, by a lane that does nothing else, in the lots (see LOTS) that cost least; and "own-NAME",
+# what is each host's own: the whole, less both of these.
+#
 # NVME_ROWS are the rows that are wanted, without what stands beside them (all).
 
 # Name, what is better (lower latency, higher rate), how much of it, fio's options.
@@ -20,6 +24,8 @@ ROWS=(
 	"sequential-write-8 bytes 1.1 --rw=write --bs=128k --iodepth=8"
 	"polled-1 lat 0.9 --rw=randread --bs=4k --iodepth=1 --hipri"
 )
+# READs of a lot, of which the best counts; all by the host's policy otherwise.
+LOTS="1 4 8 16 32"
 # Four queues, whatever the CPUs are, and one that is polled.
 QUEUES="--nr-io-queues=2 --nr-write-queues=2 --nr-poll-queues=1"
 
@@ -45,7 +51,7 @@ describe() {
 	doorbells) metric=doorbells unit=per/IO other_name=- && return ;;
 	cq_events) metric="CQ events" unit=per/IO other_name=- && return ;;
 	esac
-	row "${1#@(null|naive)-}" || return
+	row "${1#@(null|naive|capsule|own)-}" || return
 	case $CLOCK:$what in
 	icount:*) metric=instructions unit=instr/IO ;;
 	*:lat) metric=latency unit=us goal="ratio <= $least" ;;
@@ -56,6 +62,8 @@ describe() {
 	case $1 in
 	null-*) goal=record other_name=null_blk ;;
 	naive-*) goal=record other_name=naive ;;
+	capsule-*) metric="instructions of capsule_read" other_name=null_blk ;;
+	own-*) metric="instructions of its own" goal="ratio <= 0.5" ;;
 	esac
 }
 
@@ -91,12 +99,42 @@ figure_of() {
 	esac
 }
 
+# capsules DEPTH: FIGURE is what a READ costs without a host, LOT how many went together.
+capsules() {
+	local lot end=$PERF/capsules state best=""
+	for lot in $LOTS; do
+		[ "$lot" -le "$1" ] || continue
+		policy "lots-of-$lot" default batch="$lot" || return
+		/rivet/bench/set-end capsules role=client address=10.78.0.2 op=capsule_read nqn="$NQN:rivet" \
+			hostnqn="$HOSTNQN:capsules" policy="lots-of-$lot" depth="$1" count="$IOS" start=1 || return
+		while read -r state <"$end/state" && [ "$state" = running ]; do nap "${LOOK:-0.05}"; done
+		if [ "$state" != "done" ]; then
+			echo "capsule_read: $(<"$end/error")" >&2
+			return 1
+		fi
+		read_into R "$end/result"
+		rmdir "$end"
+		FIGURE=$(calc "${R[elapsed_ns]} / ${R[ops]}") || return
+		echo "# capsule_read, depth $1, lots of $lot: $FIGURE"
+		[ -n "$best" ] && [ "$(calc "$best <= $FIGURE")" = 1 ] || best=$FIGURE
+	done
+	FIGURE=$best
+}
+
+# own ROW: what is a host's own in it, by instructions.
+own() {
+	local depth=${1#read-} null=$FIGURE floor IOS=1500
+	[ "$CLOCK" = icount ] || return 0
+	capsules "$depth" && floor=$FIGURE && pair_of "capsule-$1" "$floor" "$null" || return
+	pair_of "own-$1" "$(calc "$rivet - $null - $floor")" "$(calc "$other - $null - $floor")"
+}
+
 # beside ROW: what stands beside it.
 beside() {
 	local -A before
 	local key ios
 	[[ $1 = read-@(1|32) ]] || return 0
-	figure_of null && pair_of "null-$1" - "$FIGURE" || return
+	figure_of null && pair_of "null-$1" - "$FIGURE" && own "$1" || return
 	figure_of naive && pair_of "naive-$1" "$rivet" "$FIGURE" || return
 	[ "$1" = read-32 ] || return 0
 	counted "${CTRLS[rivet]}"
