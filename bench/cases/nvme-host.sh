@@ -123,10 +123,13 @@ capsules() {
 
 # own ROW: what is a host's own in it, by instructions.
 own() {
-	local depth=${1#read-} null=$FIGURE floor IOS=1500
+	local depth=${1#read-} null=$FIGURE floor rest IOS=1500
 	[ "$CLOCK" = icount ] || return 0
 	capsules "$depth" && floor=$FIGURE && pair_of "capsule-$1" "$floor" "$null" || return
-	pair_of "own-$1" "$(calc "$rivet - $null - $floor")" "$(calc "$other - $null - $floor")"
+	rest=$(calc "$other - $null - $floor") || return
+	# Nothing is half of what is not there.
+	[ "$(calc "$rest > 0")" = 1 ] || rest=-
+	pair_of "own-$1" "$(calc "$rivet - $null - $floor")" "$rest"
 }
 
 # beside ROW: what stands beside it.
