@@ -338,7 +338,7 @@ lies_of_answers() {
 	lies "RUN|the controller ended the connection" "read#30:vanish"
 	lies "RUN|the controller ended the connection" "read#30:vanish-all"
 	lies "RUN|" "read#30:inv=0x1234"
-	lies "RUN|" "read#30:beyond=64"
+	lies "RUN|" "read#30:beyond=1048576"
 }
 
 # Answers, but other data, or none.
