@@ -6,9 +6,10 @@
 //! resolve the address -> make the QP -> resolve the route -> connect -> the controller's reply
 //! ```
 //!
-//! Each step is waited for, with a limit, and each is begun for all queues before it is waited for
-//! with the first, so that connecting many takes as long as connecting one. Who waits is a task that
-//! sets a controller up; the CM's events only tell it.
+//! Each step is waited for, with a limit. Queues are connected beside each other, a few at a time, by
+//! tasks that help the one that sets a controller up ([`together`]): the CM's events only tell them. The
+//! first that fails has all others give up what they wait for, and nothing more is begun; when
+//! [`connect`] returns, no task is at work any more. What is connected by then is its caller's to end.
 
 use super::{
     commands::{Broken, Commands, Regions, Shape, WORK_REQUESTS},
@@ -24,7 +25,10 @@ use crate::{
         polled::PolledCq,
         poller::{Poller, Takes},
     },
-    kapi::{event::Event, nvme::Ctrl},
+    kapi::{
+        event::Event,
+        nvme::{together, Ctrl, Trouble},
+    },
     verbs::{cm, CmId, ConnParam, NetNs, Pd, Qp, QpConfig, QpType, RejectReason, SocketAddr},
 };
 use core::fmt;
@@ -34,7 +38,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Atomic, Full, Relaxed},
-        Arc, SpinLock,
+        Arc, Mutex, SpinLock,
     },
 };
 
@@ -63,6 +67,8 @@ pub(super) struct Target<'t> {
     pub(super) node: Option<i32>,
     /// Where its queues are shown.
     pub(super) debug: &'t Dir,
+    /// The PD of its queues, which is made if there is none.
+    pub(super) domain: &'t Mutex<Option<Arc<Pd>>>,
 }
 
 /// Who is to look at a queue's completions.
@@ -86,6 +92,8 @@ pub(super) enum Reason {
     Reply(BadReply),
     /// It has ended what was just connected.
     Ended,
+    /// Another queue has failed.
+    GivenUp,
 }
 
 impl fmt::Display for Reason {
@@ -99,6 +107,7 @@ impl fmt::Display for Reason {
             Reason::Refused(reason, None) => write!(f, "the connection was refused: {reason}"),
             Reason::Reply(bad) => write!(f, "the controller's reply is {bad}"),
             Reason::Ended => f.write_str("the controller ended the connection"),
+            Reason::GivenUp => f.write_str("given up, as another queue has failed"),
         }
     }
 }
@@ -111,6 +120,7 @@ impl Reason {
             Reason::Refused(..) => ECONNREFUSED,
             Reason::Reply(_) => EPROTO,
             Reason::Ended => ECONNRESET,
+            Reason::GivenUp => ECANCELED,
         }
     }
 }
@@ -139,6 +149,8 @@ pub(crate) struct Progress {
     up: Atomic<bool>,
     /// It has ended, or will be by us.
     over: Atomic<bool>,
+    /// Whoever makes it is to give up.
+    given_up: Atomic<bool>,
 }
 
 impl Progress {
@@ -151,6 +163,7 @@ impl Progress {
                 stage <- new_spinlock!(Stage::Waiting),
                 up: Atomic::new(false),
                 over: Atomic::new(false),
+                given_up: Atomic::new(false),
             }),
             GFP_KERNEL,
         )
@@ -169,6 +182,9 @@ impl Progress {
     /// Waits up to `ms` for the CM to say something.
     fn wait(&self, what: &'static str, ms: u32) -> core::result::Result<Stage, Reason> {
         loop {
+            if self.given_up.load(Relaxed) {
+                return Err(Reason::GivenUp);
+            }
             match core::mem::replace(&mut *self.stage.lock(), Stage::Waiting) {
                 Stage::Waiting => {}
                 Stage::Down(reason) => return Err(reason),
@@ -178,6 +194,12 @@ impl Progress {
                 return Err(Reason::Silence(what));
             }
         }
+    }
+
+    /// Has whoever makes it not wait any longer. Any context.
+    fn give_up(&self) {
+        self.given_up.store(true, Relaxed);
+        self.told.raise();
     }
 
     fn say(&self, stage: Stage) {
@@ -243,75 +265,138 @@ struct Connecting {
     progress: Arc<Progress>,
 }
 
-/// The PD of a controller whose queues are connected, once the first has an address.
-type Domain = Option<Arc<Pd>>;
+/// Queues that are connected beside each other.
+struct Attempt<'t> {
+    target: &'t Target<'t>,
+    places: &'t [Arc<Place>],
+    /// What the CM says of each.
+    progress: KVec<Arc<Progress>>,
+    /// Why the first that has failed did.
+    failed: &'t SpinLock<Option<Trouble>>,
+}
 
 /// Connects queues: each place gets a connection, whose QP is made for `shape` and completes where
-/// `watch` tells. `domain` is the PD, which is made if there is none. Sleeps.
+/// `watch` tells, and then `made` goes on with it; all from several tasks. Sleeps.
 ///
 /// # Errors
 ///
-/// What has been connected goes again, and the log says why.
+/// Of the queue that has failed first; why, the log says. Others may be connected then.
 pub(super) fn connect(
     target: &Target<'_>,
     places: &[Arc<Place>],
     shape: &Shape,
-    watch: &dyn Fn(u16) -> Watch,
-    domain: &mut Domain,
-) -> Result {
-    for_all(target, places, shape, watch, domain).map_err(|(qid, reason)| {
-        let n = target.ctrl.number();
-        pr_err!("nvme{n}: queue {qid}: {reason}\n");
-        reason.code()
-    })
+    watch: &(dyn Fn(u16) -> Watch + Sync),
+    made: &(dyn Fn(&Place) -> Result<(), Trouble> + Sync),
+) -> Result<(), Trouble> {
+    pin_init::stack_pin_init!(let failed = new_spinlock!(None));
+    let mut progress = KVec::with_capacity(places.len(), GFP_KERNEL)?;
+    for place in places {
+        progress.push(Progress::new(target.ctrl, place.qid())?, GFP_KERNEL)?;
+    }
+    let attempt = Attempt {
+        target,
+        places,
+        progress,
+        failed: &failed,
+    };
+    // There are no more than 2^16.
+    together(places.len() as u32, &|i| {
+        let i = i as usize;
+        if let (Some(place), Some(progress)) = (places.get(i), attempt.progress.get(i)) {
+            attempt.one(place, progress, shape, watch, made);
+        }
+    });
+    let failed = *failed.lock();
+    failed.map_or(Ok(()), Err)
 }
 
-fn for_all(
-    target: &Target<'_>,
-    places: &[Arc<Place>],
-    shape: &Shape,
-    watch: &dyn Fn(u16) -> Watch,
-    domain: &mut Domain,
-) -> core::result::Result<(), (u16, Reason)> {
-    let mut all = KVec::with_capacity(places.len(), GFP_KERNEL)
-        .map_err(|e| (0, Reason::Failed("memory", e.into())))?;
-    for place in places {
+impl Attempt<'_> {
+    /// Connects one of them, unless another has failed.
+    fn one(
+        &self,
+        place: &Place,
+        progress: &Arc<Progress>,
+        shape: &Shape,
+        watch: &(dyn Fn(u16) -> Watch + Sync),
+        made: &(dyn Fn(&Place) -> Result<(), Trouble> + Sync),
+    ) {
+        if self.has_failed() {
+            return;
+        }
         let qid = place.qid();
-        let begun = Connecting::begin(target, qid);
-        let begun = begun.map_err(|e| (qid, Reason::Failed("connecting failed", e)))?;
-        let _ = all.push_within_capacity(begun);
+        let link = Connecting::run(self.target, progress, qid, shape, watch(qid));
+        let put = link.and_then(|link| {
+            let put = place.put(link);
+            put.map_err(|e| Reason::Failed("memory", e))
+        });
+        match put {
+            Ok(()) => {}
+            Err(Reason::GivenUp) => return,
+            Err(reason) => {
+                let first = self.fail(reason.code().into());
+                if first {
+                    let n = self.target.ctrl.number();
+                    pr_err!("nvme{n}: queue {qid}: {reason}\n");
+                }
+                return;
+            }
+        }
+        // Who fails ends what is in the places: before this, or this sees that it has.
+        if self.has_failed() {
+            return place.end();
+        }
+        if let Err(why) = made(place) {
+            self.fail(why);
+        }
     }
-    let debug = target.debug;
-    let each = || places.iter().map(|place| place.qid());
-    for (queue, qid) in all.iter_mut().zip(each()) {
-        let made = queue.resolved(target, shape, watch(qid), domain);
-        made.map_err(|reason| (qid, reason))?;
+
+    fn has_failed(&self) -> bool {
+        self.failed.lock().is_some()
     }
-    for (queue, qid) in all.iter_mut().zip(each()) {
-        queue
-            .routed(target, qid, shape)
-            .map_err(|reason| (qid, reason))?;
+
+    /// A queue cannot be connected: all others are not to be either, and commands that are under way
+    /// on them end. Whether it is the first. Sleeps.
+    fn fail(&self, why: Trouble) -> bool {
+        let mut failed = self.failed.lock();
+        if failed.is_some() {
+            return false;
+        }
+        *failed = Some(why);
+        drop(failed);
+        for progress in &self.progress {
+            progress.give_up();
+        }
+        for place in self.places {
+            place.end();
+        }
+        true
     }
-    for (queue, place) in all.into_iter().zip(places) {
-        let link = queue
-            .up(debug, shape)
-            .map_err(|reason| (place.qid(), reason))?;
-        let put = place.put(link);
-        put.map_err(|e| (place.qid(), Reason::Failed("memory", e)))?;
-    }
-    Ok(())
 }
 
 impl Connecting {
+    /// Does all steps.
+    fn run(
+        target: &Target<'_>,
+        progress: &Arc<Progress>,
+        qid: u16,
+        shape: &Shape,
+        watch: Watch,
+    ) -> core::result::Result<Link, Reason> {
+        let begun = Self::begin(target, progress);
+        let mut queue = begun.map_err(|e| Reason::Failed("connecting failed", e))?;
+        queue.resolved(target, shape, watch)?;
+        queue.routed(target, qid, shape)?;
+        queue.up(target.debug, shape)
+    }
+
     /// Begins to resolve the address.
-    fn begin(target: &Target<'_>, qid: u16) -> Result<Self> {
-        let progress = Progress::new(target.ctrl, qid)?;
+    fn begin(target: &Target<'_>, progress: &Arc<Progress>) -> Result<Self> {
         let mut id = CmId::new(target.net, Ear(progress.clone()))?;
         id.resolve_addr(target.src, target.dst, RESOLVE_MS)?;
         Ok(Self {
             made: None,
             id,
-            progress,
+            progress: progress.clone(),
         })
     }
 
@@ -322,11 +407,10 @@ impl Connecting {
         target: &Target<'_>,
         shape: &Shape,
         watch: Watch,
-        domain: &mut Domain,
     ) -> core::result::Result<(), Reason> {
         self.progress
             .wait("resolving the address", RESOLVE_MS + 1000)?;
-        let made = self.make(target, shape, watch, domain);
+        let made = self.make(target, shape, watch);
         self.made = Some(made.map_err(|e| Reason::Failed("making the queue pair failed", e))?);
         if let Some(tos) = target.tos {
             self.id.set_tos(tos);
@@ -340,12 +424,13 @@ impl Connecting {
         target: &Target<'_>,
         shape: &Shape,
         watch: Watch,
-        domain: &mut Domain,
     ) -> Result<(Looks, Arc<Lane<Commands>>)> {
-        let pd = match domain {
+        let mut domain = target.domain.lock();
+        let pd = match &*domain {
             Some(pd) => pd.clone(),
             None => domain.insert(Pd::new(&self.id.device()?)?).clone(),
         };
+        drop(domain);
         let device = pd.device();
         let sends = (u32::from(shape.depth) + 1) * WORK_REQUESTS;
         let receives = u32::from(shape.depth) + 1;

@@ -205,13 +205,14 @@ impl Controller {
 
     // ---- setting up --------------------------------------------------------------
 
-    /// Connects queues `first` to `last`. Sleeps.
+    /// Connects queues `first` to `last`; `made` goes on with each, beside the others. Sleeps.
     fn connect_queues(
         &self,
         ctrl: &Ctrl<Self>,
         first: u32,
         last: u32,
         shape: &Shape,
+        made: &(dyn Fn(&Place) -> Result<(), Trouble> + Sync),
     ) -> Result<(), Trouble> {
         let (first, last) = (first as usize, last as usize);
         let places = self.queues.get(first..last + 1).ok_or(EINVAL)?;
@@ -238,10 +239,9 @@ impl Controller {
                 knobs::Numa::Node(node) => Some(node as i32),
                 knobs::Numa::Auto => None,
             },
+            domain: &self.domain,
         };
-        let mut domain = self.domain.lock();
-        connect::connect(&target, places, shape, &watch, &mut domain)?;
-        drop(domain);
+        connect::connect(&target, places, shape, &watch, made)?;
         match places.iter().any(|place| place.has_failed()) {
             true => Err(ECONNRESET.into()),
             false => Ok(()),
@@ -332,7 +332,7 @@ impl Controller {
             every: 1,
             admin: true,
         };
-        self.connect_queues(ctrl, 0, 0, &shape)?;
+        self.connect_queues(ctrl, 0, 0, &shape, &|_| Ok(()))?;
         let segments = self.segments()?;
         if new {
             ctrl.set_node(self.node());
@@ -474,12 +474,11 @@ impl Controller {
         last: u32,
         shape: &Shape,
     ) -> Result<(), Trouble> {
-        self.connect_queues(ctrl, first, last, shape)?;
-        for qid in first..last + 1 {
-            ctrl.connect_io_queue(qid as u16)?;
-            self.set_live(qid);
-        }
-        Ok(())
+        self.connect_queues(ctrl, first, last, shape, &|place| {
+            ctrl.connect_io_queue(place.qid())?;
+            place.set_live();
+            Ok(())
+        })
     }
 
     // ---- ending --------------------------------------------------------------------

@@ -35,6 +35,7 @@ mod work;
 pub(crate) use ctrl::{Ctrl, State, Trouble};
 pub(crate) use host::{register, Connect, New, Options, Registration};
 pub(crate) use request::{Batch, Ended, Request};
+pub(crate) use work::together;
 
 /// Command ids of the admin queue from this on are of asynchronous event requests, of which there
 /// is one (`NVME_AQ_BLK_MQ_DEPTH`).

@@ -6,6 +6,8 @@
 //! reset or deleted is not recovered as well; work that is queued or runs has a reference. The core
 //! asks for its end (`stop_ctrl`) before it resets or deletes.
 //!
+//! What such work, or whoever connects, has to do for each of many queues is done [`together`].
+//!
 //! C header: `include/linux/workqueue.h`
 
 use super::{
@@ -14,7 +16,16 @@ use super::{
 };
 use crate::sys;
 use core::{marker::PhantomData, ptr::NonNull};
-use kernel::{prelude::*, types::Opaque};
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, Completion, SpinLock,
+    },
+    types::Opaque,
+    workqueue::Queue,
+};
 
 /// The work items of a controller, but for its reset, which is the core's.
 ///
@@ -192,4 +203,130 @@ pub(super) unsafe extern "C" fn reset<T: Transport>(work: *mut sys::work_struct)
         Ctrl::<T>::borrow(raw)
     };
     ctrl.data().reset(&ctrl);
+}
+
+// ---- many things at once -----------------------------------------------------------
+
+/// Tasks that do things together, at most.
+const TASKS: u32 = 16;
+
+/// What is to be done: [`together`]'s function, without its lifetime.
+#[derive(Clone, Copy)]
+struct Job(NonNull<dyn Fn(u32) + Sync>);
+
+// SAFETY: The function may be called from any thread.
+unsafe impl Send for Job {}
+
+/// Who is at work.
+struct Roll {
+    /// `None` once nobody may begin any more.
+    job: Option<Job>,
+    /// Helpers that have begun.
+    inside: u32,
+}
+
+/// Tasks that do things together.
+///
+/// # Invariants
+///
+/// The job's function lives as long as `roll` has it, or a helper is `inside`.
+#[pin_data]
+struct Team {
+    n: u32,
+    /// The number of what nobody does yet.
+    next: Atomic<u32>,
+    #[pin]
+    roll: SpinLock<Roll>,
+    /// The last helper has left, and none will begin.
+    #[pin]
+    left: Completion,
+}
+
+/// Calls `f` with each number below `n`, from several tasks at once, of which the caller's is one, and
+/// returns when all have returned. `f` may sleep. Sleeps.
+///
+/// Nothing depends on whether there is memory or a worker for the others: what they have not begun, the
+/// caller does.
+pub(crate) fn together(n: u32, f: &(dyn Fn(u32) + Sync)) {
+    let helpers = n.clamp(1, TASKS) - 1;
+    let team = match helpers {
+        0 => None,
+        _ => Team::new(n, f).ok(),
+    };
+    let Some(team) = team else {
+        return (0..n).for_each(f);
+    };
+    // SAFETY: The workqueue is the core's and there as long as that is loaded. It is waited for before
+    // this module goes (`wait_for_all`).
+    let queue = unsafe { Queue::from_raw(sys::nvme_wq.cast()) };
+    for _ in 0..helpers {
+        let helper = team.clone();
+        if queue.try_spawn(GFP_KERNEL, move || helper.help()).is_err() {
+            break;
+        }
+    }
+    team.work(f);
+    team.close();
+}
+
+impl Team {
+    fn new(n: u32, f: &(dyn Fn(u32) + Sync)) -> Result<Arc<Self>> {
+        let f = NonNull::from(f);
+        // SAFETY: Only the lifetime changes, which the type's invariant is for.
+        let f = unsafe {
+            core::mem::transmute::<
+                NonNull<dyn Fn(u32) + Sync + '_>,
+                NonNull<dyn Fn(u32) + Sync + 'static>,
+            >(f)
+        };
+        let roll = Roll {
+            job: Some(Job(f)),
+            inside: 0,
+        };
+        // INVARIANT: `together`, which has the function, closes it before it returns.
+        Arc::pin_init(
+            pin_init!(Self {
+                n,
+                next: Atomic::new(0),
+                roll <- new_spinlock!(roll),
+                left <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Does what nobody does yet, until there is nothing left to begin.
+    fn work(&self, f: &(dyn Fn(u32) + Sync)) {
+        // Each of few tasks goes beyond the end once, so it does not come round.
+        let next = || self.next.fetch_add(1, Relaxed);
+        core::iter::repeat_with(next)
+            .take_while(|i| *i < self.n)
+            .for_each(f);
+    }
+
+    /// The same, unless it is over already.
+    fn help(&self) {
+        let mut roll = self.roll.lock();
+        let Some(Job(f)) = roll.job else { return };
+        roll.inside += 1;
+        drop(roll);
+        // SAFETY: This is inside (type invariant).
+        self.work(unsafe { f.as_ref() });
+        let mut roll = self.roll.lock();
+        roll.inside -= 1;
+        if roll.job.is_none() && roll.inside == 0 {
+            self.left.complete_all();
+        }
+    }
+
+    /// Nobody begins any more; waits for those who have.
+    fn close(&self) {
+        let mut roll = self.roll.lock();
+        roll.job = None;
+        let inside = roll.inside;
+        drop(roll);
+        if inside > 0 {
+            self.left.wait_for_completion();
+        }
+    }
 }
