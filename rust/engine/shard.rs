@@ -236,19 +236,19 @@ impl Reserved {
         })
     }
 
-    /// For a shard of that shape.
-    ///
-    /// # Errors
-    ///
-    /// `ENFILE` if not so many regions of the device are left.
-    pub(crate) fn new(device: &Arc<Device>, shape: Shape) -> Result<Self> {
-        if !device.regions().reserve(shape.entries()) {
-            return Err(ENFILE);
+    /// For a shard of up to that shape, by what others have left of the device by now; `None` if that
+    /// is nothing.
+    pub(crate) fn within(device: &Arc<Device>, shape: Shape) -> Option<Self> {
+        let room = device.regions();
+        loop {
+            let shape = shape.within(room.left())?;
+            if room.reserve(shape.entries()) {
+                return Some(Self {
+                    device: device.clone(),
+                    shape,
+                });
+            }
         }
-        Ok(Self {
-            device: device.clone(),
-            shape,
-        })
     }
 }
 

@@ -324,7 +324,8 @@ pub(crate) struct Shape {
     pub(crate) copy_up_to: usize,
     /// How regions come about.
     pub(crate) regions: Regions,
-    /// What is registered stays so: the queue's shard of the cache.
+    /// What is registered stays so: the queue's shard of the cache, or less where others have taken
+    /// regions meanwhile.
     pub(crate) cache: Option<mr_cache::Shape>,
     /// Of SENDs that may go without a completion, one of so many asks for it.
     pub(crate) every: u32,
@@ -419,11 +420,11 @@ impl Commands {
             admin: shape.admin,
             capsules: map((depth + 1) * wire::COMMAND, Direction::ToDevice)?,
             answers: map((depth + 1) * STRIDE, Direction::FromDevice)?,
-            cache: match shape.cache {
-                Some(shape) => {
-                    let reserved = Reserved::new(pd.device(), shape)?;
-                    Some(Shard::new(pd, reserved, pages)?)
-                }
+            cache: match shape
+                .cache
+                .and_then(|shape| Reserved::within(pd.device(), shape))
+            {
+                Some(reserved) => Some(Shard::new(pd, reserved, pages)?),
                 None => None,
             },
             slots,
@@ -445,6 +446,11 @@ impl Commands {
             starved: false,
             broken: false,
         })
+    }
+
+    /// Whether there is a shard of the cache.
+    pub(crate) fn has_cache(&self) -> bool {
+        self.cache.is_some()
     }
 
     /// Says how many commands the controller takes at a time.

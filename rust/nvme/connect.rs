@@ -467,6 +467,9 @@ impl Connecting {
         let qp = Qp::new_cm(&self.id, &pd, &send_cq, &cq, None, config)?;
         let key = qp.key();
         let commands = Commands::new(&pd, shape, target.node.or(device.node()), dues)?;
+        if shape.cache.is_some() && !commands.has_cache() {
+            target.ctrl.data().goes_uncached(target.ctrl);
+        }
         let lane = Lane::new(qp, commands, self.progress.clone(), Percpu)?;
         if let Looks::Poller(seat) = &mut looks {
             let takes: Arc<dyn Takes> = lane.clone();

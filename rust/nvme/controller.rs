@@ -126,6 +126,8 @@ pub(crate) struct Controller {
     /// What its queues' memory is registered in, as long as there are queues.
     #[pin]
     domain: Mutex<Option<Arc<Pd>>>,
+    /// It was said that a queue has no cache.
+    uncached: Atomic<bool>,
     /// Of debugfs, where its queues are shown.
     #[pin]
     debug: Mutex<Option<Dir>>,
@@ -155,6 +157,7 @@ impl Controller {
             queues,
             kinds: [const { Atomic::new(0) }; 3],
             domain <- new_mutex!(None),
+            uncached: Atomic::new(false),
             debug <- new_mutex!(None),
         }? Error))
     }
@@ -421,7 +424,7 @@ impl Controller {
             segments: self.segments()?,
             copy_up_to: copy_up_to(&self.knobs),
             regions: regions(&self.knobs),
-            cache: self.cache(ctrl, kinds.iter().sum())?,
+            cache: self.cache(ctrl, kinds.iter().sum(), new)?,
             every: accounting::every(u32::from(ctrl.sqsize()), self.knobs.signal_every),
             admin: false,
         };
@@ -442,8 +445,17 @@ impl Controller {
         Ok(())
     }
 
-    /// What each of so many I/O queues has of the cache, if the policy has one.
-    fn cache(&self, ctrl: &Ctrl<Self>, queues: u32) -> Result<Option<mr_cache::Shape>> {
+    /// Says, once, that there are queues without a cache.
+    pub(super) fn goes_uncached(&self, ctrl: &Ctrl<Self>) {
+        if !self.uncached.xchg(true, Relaxed) {
+            let n = ctrl.number();
+            pr_warn!("nvme{n}: other caches have the device's regions: queues go without theirs, and register for each command\n");
+        }
+    }
+
+    /// What each of so many I/O queues has of the cache, if the policy has one. A controller that is
+    /// connected again does without where no regions are left.
+    fn cache(&self, ctrl: &Ctrl<Self>, queues: u32, new: bool) -> Result<Option<mr_cache::Shape>> {
         let entries = self.knobs.mr_cache_entries;
         if self.knobs.memory != knobs::Memory::Cached {
             return Ok(None);
@@ -452,6 +464,10 @@ impl Controller {
         let left = domain.as_ref().map_or(0, |pd| pd.device().regions().left());
         drop(domain);
         let shape = mr_cache::Shape::new(entries, left, queues, MISSES);
+        if shape.is_none() && !new {
+            self.goes_uncached(ctrl);
+            return Ok(None);
+        }
         if shape.is_none() {
             let n = ctrl.number();
             pr_err!("nvme{n}: mr_cache_entries {entries}, and the {left} regions that the device has left for caches, are too few for {queues} I/O queues; allowed: one for each queue and more\n");

@@ -211,8 +211,10 @@ none_of() {
 	done
 }
 
+# machine_up PATHS: BELOW, if a script sets it, is a module that Rivet finds loaded.
 machine_up() {
 	modprobe_all ib_uverbs rdma_ucm veth rdma_rxe sch_netem nvme_fabrics nvmet && modprobe null_blk nr_devices=0 || return
+	[ -z "${BELOW-}" ] || insmod "$RIVET_AT/$BELOW.ko" || return
 	if [ "$NVME_TRANSPORT" = rivet ]; then
 		rivet_load || return
 	else
@@ -226,6 +228,7 @@ machine_down() {
 	local status=$1 module
 	if [ "${RIVET_PAIR-}" = a ]; then pair_down; else network_down "$2"; fi
 	[ "$NVME_TRANSPORT" != rivet ] || rivet_unload || status=1
+	[ -z "${BELOW-}" ] || rmmod "$BELOW" || status=1
 	for module in ext4 xfs nvme_rdma nvmet_rdma nvmet null_blk dm_mod nvme_fabrics nvme_core rdma_rxe veth bridge; do
 		! grep -q "^$module " /proc/modules || modprobe -r "$module" || status=1
 	done

@@ -195,6 +195,15 @@ impl Shape {
         }
     }
 
+    /// The same with no more entries than `left`; `None` for none.
+    pub(crate) fn within(&self, left: u32) -> Option<Self> {
+        let entries = self.entries.min(left);
+        (entries > 0).then(|| Self {
+            entries,
+            low_water: self.low_water.min(entries / 2).max(1),
+        })
+    }
+
     /// Regions that the shard takes.
     pub(crate) fn entries(&self) -> u32 {
         self.entries

@@ -95,6 +95,18 @@ fn shapes() {
     assert_eq!(shape(u32::MAX, u32::MAX, 1, 8), Some((Shape::MAX, 8)));
 }
 
+/// Less than was asked for is still a shape, as long as it is something.
+#[test]
+fn what_is_left() {
+    let shape = Shape::new(64, 64, 1, 16).unwrap();
+    let within = |left| shape.within(left).map(|s| (s.entries(), s.low_water));
+    assert_eq!(within(u32::MAX), Some((64, 16)));
+    assert_eq!(within(63), Some((63, 16)));
+    assert_eq!(within(20), Some((20, 10)));
+    assert_eq!(within(1), Some((1, 1)));
+    assert_eq!(within(0), None);
+}
+
 /// Caches come and go on a device: together they never have more than it gives, none has less than
 /// it needs or more than its share, and one that is refused would not have fitted.
 #[test]
