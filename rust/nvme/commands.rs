@@ -119,8 +119,8 @@ use crate::{
     },
     kapi::nvme::{Ended, Request, Submitted, EVENT_TAG},
     verbs::{
-        mr::Revocation, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Mr, PageRefs, Pd,
-        RegisteredMr, Registration, SgTable, Wc, WcStatus,
+        mr::Revocation, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Mr, PageList,
+        PageRefs, Pd, RegisteredMr, Registration, SgTable, Wc, WcStatus,
     },
 };
 use core::fmt;
@@ -375,6 +375,29 @@ pub(crate) struct After {
     ended: Ended,
     event: Option<Answer>,
     broken: Option<Broken>,
+    /// A namespace that was identified, whose blocks have metadata.
+    metadata: Option<Metadata>,
+}
+
+/// What a namespace has beside its data.
+#[derive(Clone, Copy)]
+pub(super) struct Metadata {
+    /// Its number.
+    pub(super) nsid: u32,
+    /// Bytes for each block.
+    pub(super) bytes: u16,
+}
+
+impl Metadata {
+    /// What an Identify that has succeeded tells, if it is about a namespace that has some.
+    fn of(request: &Request) -> Option<Self> {
+        let nsid = wire::identified(&request.command())?;
+        let (mut flbas, mut bytes) = ([0], [0; 2]);
+        request.read(wire::FLBAS, &mut flbas).ok()?;
+        request.read(wire::metadata_at(flbas[0]), &mut bytes).ok()?;
+        let bytes = u16::from_le_bytes(bytes);
+        (bytes > 0).then_some(Self { nsid, bytes })
+    }
 }
 
 impl Default for After {
@@ -383,6 +406,7 @@ impl Default for After {
             ended: Ended::new(),
             event: None,
             broken: None,
+            metadata: None,
         }
     }
 }
@@ -1019,6 +1043,9 @@ impl Commands {
     ) {
         if wire::is_success(answer.status) {
             stats.bytes.add(request.len() as u64);
+            if self.admin {
+                after.metadata = Metadata::of(&request).or(after.metadata);
+            }
         }
         self.slots[usize::from(tag)] = Slot::Free;
         self.busy -= 1;
@@ -1255,6 +1282,7 @@ impl Service for Commands {
         ended: Ended::new(),
         event: None,
         broken: Some(Broken::Posting),
+        metadata: None,
     };
 
     fn completed(
@@ -1285,7 +1313,12 @@ impl Service for Commands {
             ended,
             event,
             broken,
+            metadata,
         } = after;
+        if let Some(metadata) = metadata {
+            let ctrl = progress.ctrl();
+            ctrl.data().has_metadata(ctrl, metadata);
+        }
         drop(ended);
         if let Some(Answer { status, result }) = event {
             progress.ctrl().event(status, result);

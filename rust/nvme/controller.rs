@@ -26,7 +26,7 @@
 //!   work that sends it is waited for before queues end.
 
 use super::{
-    commands::{self, Broken, Regions, Shape},
+    commands::{self, Broken, Metadata, Regions, Shape},
     connect::{self, Target, Watch},
     queue::Place,
     show, wire, Host,
@@ -128,6 +128,8 @@ pub(crate) struct Controller {
     domain: Mutex<Option<Arc<Pd>>>,
     /// It was said that a queue has no cache.
     uncached: Atomic<bool>,
+    /// The namespace of which it was said last that it has metadata; 0 for none.
+    metadata: Atomic<u32>,
     /// Of debugfs, where its queues are shown.
     #[pin]
     debug: Mutex<Option<Dir>>,
@@ -158,6 +160,7 @@ impl Controller {
             kinds: [const { Atomic::new(0) }; 3],
             domain <- new_mutex!(None),
             uncached: Atomic::new(false),
+            metadata: Atomic::new(0),
             debug <- new_mutex!(None),
         }? Error))
     }
@@ -194,6 +197,16 @@ impl Controller {
             // Whoever has the controller may be waiting for what the queue would not send any more.
             pr_warn!("nvme{n}: queue {qid}: {why}\n");
             ctrl.give_up();
+        }
+    }
+
+    /// A namespace has metadata, which the core is not told that we could carry: so it gives its disk no
+    /// capacity, and does not say why. Any context.
+    pub(super) fn has_metadata(&self, ctrl: &Ctrl<Self>, what: Metadata) {
+        let Metadata { nsid, bytes } = what;
+        if self.metadata.xchg(nsid, Relaxed) != nsid {
+            let n = ctrl.number();
+            pr_warn!("nvme{n}: namespace {nsid} has {bytes} bytes of metadata for each block (T10-PI, say), which is not supported: its disk has no capacity\n");
         }
     }
 

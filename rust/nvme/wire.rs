@@ -177,6 +177,29 @@ pub(crate) fn is_success(status: u16) -> bool {
     (status >> 1) & 0x7ff == 0
 }
 
+/// Opcode of Identify, and what it says where of what it asks for: the namespace, and the kind of data.
+const IDENTIFY: u8 = 0x06;
+const NSID: usize = 4;
+const CNS: usize = 40;
+/// In what identifies a namespace (NVM command set specification 1.0, figure 97): the format of its
+/// blocks, and the formats that there are.
+pub(crate) const FLBAS: usize = 26;
+const LBAF: usize = 128;
+
+/// Which namespace a command identifies, if it does that, by what is common to all namespaces of blocks.
+pub(crate) fn identified(command: &[u8; COMMAND]) -> Option<u32> {
+    let nsid = command[NSID..NSID + 4].try_into().map(u32::from_le_bytes);
+    (command[0] == IDENTIFY && command[CNS] == 0)
+        .then_some(nsid)
+        .and_then(Result::ok)
+}
+
+/// Where in the answer to that stands, in 2 bytes, how much metadata a block has, by the byte at
+/// [`FLBAS`].
+pub(crate) fn metadata_at(flbas: u8) -> usize {
+    LBAF + 4 * usize::from((flbas & 0xf) | ((flbas >> 1) & 0x30))
+}
+
 /// The id of a command.
 pub(crate) fn command_id(command: &[u8; COMMAND]) -> u16 {
     u16::from_le_bytes([command[ID], command[ID + 1]])
@@ -318,6 +341,23 @@ mod tests {
         ] {
             assert_eq!(is_success(status), success, "{status:#x}");
         }
+    }
+
+    #[test]
+    fn namespaces_that_are_identified() {
+        let mut command = [0; COMMAND];
+        command[0] = 6;
+        command[4..8].copy_from_slice(&0x0102_0304_u32.to_le_bytes());
+        assert_eq!(identified(&command), Some(0x0102_0304));
+        command[40] = 2;
+        assert_eq!(identified(&command), None);
+        command[40] = 0;
+        command[0] = 2;
+        assert_eq!(identified(&command), None);
+        // The first, the sixteenth, and the last of 64.
+        assert_eq!(metadata_at(0x10), 128);
+        assert_eq!(metadata_at(0x0f), 188);
+        assert_eq!(metadata_at(0x6f), 128 + 63 * 4);
     }
 
     #[test]

@@ -76,6 +76,30 @@ pub(crate) unsafe trait PageList: Send + 'static {
         Ok((n, offset))
     }
 
+    /// Copies the bytes from `at` on to `out`, as they are now.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there are not so many.
+    fn read(&self, at: usize, out: &mut [u8]) -> Result
+    where
+        Self: Sized,
+    {
+        let end = at.checked_add(out.len()).ok_or(EINVAL)?;
+        let mut to = out;
+        for_each_in(self, at..end, |piece| {
+            let (here, rest) = core::mem::take(&mut to).split_at_mut(piece.len);
+            // SAFETY: The piece is memory to which nobody has references (safety requirement of the
+            // trait), so not that of `out`, either; `here` is as long. Whoever else writes to it leaves
+            // some bytes or others.
+            unsafe {
+                core::ptr::copy_nonoverlapping(piece.start.as_ptr(), here.as_mut_ptr(), here.len())
+            };
+            to = rest;
+            Ok(())
+        })
+    }
+
     /// Bytes in all.
     fn total(&self) -> usize {
         self.pieces()

@@ -12,7 +12,26 @@ early() {
 	survives "ready#1:unsolicited=$1"
 }
 
-nvme_tests "early 0" "early 0xffff" "survives io-ready#1:unsolicited=0" "survives io-connect#1:twice" \
+# metadata: a namespace with T10-PI, which the kernel's own target has only on devices that can check
+# it: there is no disk that could be used, and the log says why, once.
+metadata() {
+	needs_rivet
+	local line="rivet: .*: namespace 1 has 8 bytes of metadata"
+	RULES="identify-ns:poke=128/4/0x00090008"
+	against "$RULES"
+	connect_bad || { fail "connect: $SAID" && return; }
+	wait_for 20 logged "$line" || fail "it does not say why"
+	nvme ns-rescan "/dev/$CTRL" || fail "rescan"
+	nap 1
+	[ "$(dmesg | grep -c "$line")" = 1 ] || fail "it says so $(dmesg | grep -c "$line") times"
+	! find_disk $BADNQN || [ "$(cat "/sys/block/${DISK#/dev/}/size")" = 0 ] || fail "there is a disk of $(cat "/sys/block/${DISK#/dev/}/size") sectors"
+	did "$RULES"
+	quiet
+	honest
+}
+logged() { dmesg | grep -q "$1"; }
+
+nvme_tests metadata "early 0" "early 0xffff" "survives io-ready#1:unsolicited=0" "survives io-connect#1:twice" \
 	"survives request:recfmt=1" "survives request:empty" "survives request:crqsize=0" \
 	"survives io-request:crqsize=0" "survives io-request:crqsize=1" "survives io-request:crqsize=65535" \
 	"survives connect#1:status=0x182" "survives connect#1:value=0xffffffffffffffff" \
