@@ -194,6 +194,9 @@ void rivet_configfs_add_default_group(struct config_group *new_group,
 int rivet_cpu_to_node(unsigned int cpu);
 /* Move the calling task to cpu for good, if that is online. */
 void rivet_stay_on(unsigned int cpu);
+/* Move it to the CPUs of node, if one of these is online; and let it go. */
+bool rivet_stay_near(int node);
+void rivet_stay_anywhere(void);
 
 /* Give the CPU to who has been chosen for it, now or lazily. */
 void rivet_resched(void);

@@ -10,6 +10,7 @@ use kernel::{
     error::from_err_ptr,
     ffi::{c_int, c_void},
     prelude::*,
+    types::NotThreadSafe,
 };
 
 /// What the thread and its owner share.
@@ -83,6 +84,36 @@ where
 pub(crate) fn stay_on(cpu: u32) {
     // SAFETY: The helper checks the number, and whether the thread may be moved.
     unsafe { sys::rivet_stay_on(cpu) };
+}
+
+/// As long as it lives, the thread that made it runs on the CPUs of a memory node, so that what is
+/// allocated by others in its name lies there. A thread from [`spawn`].
+///
+/// # Invariants
+///
+/// The thread may run anywhere without it.
+pub(crate) struct Near {
+    /// It is of one thread.
+    _thread: NotThreadSafe,
+}
+
+/// Has the calling thread, one from [`spawn`] that has not been told to [`stay_on`] a CPU, run near
+/// the memory of `node`; `None`, and it runs where it did, if that has no CPU that is online. May
+/// sleep.
+pub(crate) fn near(node: i32) -> Option<Near> {
+    // SAFETY: The helper checks the number.
+    unsafe { sys::rivet_stay_near(node) }.then_some(Near {
+        // INVARIANT: By what is asked of the caller.
+        _thread: NotThreadSafe,
+    })
+}
+
+impl Drop for Near {
+    fn drop(&mut self) {
+        // SAFETY: Of the current thread, which is the one that made it and may run anywhere (type
+        // invariant).
+        unsafe { sys::rivet_stay_anywhere() };
+    }
 }
 
 impl Drop for Thread {

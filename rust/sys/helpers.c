@@ -519,6 +519,24 @@ void rivet_stay_on(unsigned int cpu)
 	set_cpus_allowed_ptr(current, cpumask_of(cpu));
 }
 
+bool rivet_stay_near(int node)
+{
+	const struct cpumask *cpus;
+
+	if (node < 0 || node >= MAX_NUMNODES || !node_online(node))
+		return false;
+	cpus = cpumask_of_node(node);
+	/* Of memory that has no CPU nobody is near. */
+	if (!cpumask_intersects(cpus, cpu_online_mask))
+		return false;
+	return !set_cpus_allowed_ptr(current, cpus);
+}
+
+void rivet_stay_anywhere(void)
+{
+	set_cpus_allowed_ptr(current, cpu_possible_mask);
+}
+
 unsigned int rivet_memalloc_noio_save(void)
 {
 	return memalloc_noio_save();

@@ -190,6 +190,8 @@ impl LaneConn {
             knobs::Numa::Node(node) => Some(node as i32),
             knobs::Numa::Auto => Some(pd.device().node().unwrap_or_else(|| cpu::node_of(cpu))),
         };
+        // For what others allocate: the device's queues, the CQ's, and what is kept of the lane.
+        let _near = node.and_then(kthread::near);
         let seat = Poller::sit(policy, pd.device(), cpu).because("poller")?;
         // Room for the marker of its end as well.
         let cq = seat
