@@ -184,7 +184,7 @@ enum Slot {
     },
     Revoking,
     /// An error has stopped it on its way: it ends with the queue.
-    Stuck(Stuck),
+    Stuck(#[allow(dead_code)] Stuck), // It is only dropped.
 }
 
 /// What an error has left of a command.

@@ -169,12 +169,12 @@ impl Capabilities {
     /// Commands under way that a queue has at most: one less than its entries.
     pub(crate) fn under_way(self) -> u32 {
         // MQES counts from 0.
-        self.0 as u16 as u32
+        u32::from(self.0 as u16)
     }
 
     /// How long it may take to become ready, ms.
     pub(crate) fn ready_ms(self) -> u32 {
-        ((self.0 >> 24) as u8 as u32) * 500
+        u32::from((self.0 >> 24) as u8) * 500
     }
 
     /// The least page size, as a power of two.

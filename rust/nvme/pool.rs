@@ -57,8 +57,9 @@ impl Pool {
         if len == 0 {
             return Ok(pool);
         }
-        pool.each = (Self::PART / pool.stride).clamp(1, places.max(1));
-        for _ in 0..places.div_ceil(pool.each) {
+        let each = Self::PART.checked_div(pool.stride).unwrap_or(1);
+        pool.each = each.clamp(1, places.max(1));
+        for _ in 0..places.div_ceil(pool.each.max(1)) {
             let buffer = Buffer::new(pool.each * pool.stride, node)?;
             // Cleared by us, written by the controller.
             let mapped = Mapped::new(pd, buffer, Direction::Bidirectional)?;

@@ -33,7 +33,7 @@ refused() {
 	[ ${#LINES[@]} -eq 1 ] || fail "${*:3}: ${#LINES[@]} lines: ${LINES[*]}"
 	has_error c "$2"
 	state_is c failed || fail "${*:3}: the state is $V"
-	rmdir $C/c
+	rmdir "$C"/c
 }
 
 # pattern DEVICE: each word of a block is the number of the byte that it begins with.
@@ -42,35 +42,35 @@ pattern() {
 		--ioengine=psync --output=/tmp/pattern >/dev/null 2>&1 || fail "pattern: $(tail -n 3 /tmp/pattern)"
 }
 
-# a_pattern [KEY=VALUE...]: the target of most tests, with 4 MiB of it.
-a_pattern() { a_target 4 "$@" && pattern /dev/disk0; }
+# a_pattern: the target of most tests, with 4 MiB of it.
+a_pattern() { a_target 4 && pattern /dev/disk0; }
 
 # done_right COUNT KEY=VALUE...: so many READs, verified.
 done_right() {
-	reads_at $NQN "count=$1" verify=1 "${@:2}" && starts && await_done c || return
+	reads_at "$NQN" "count=$1" verify=1 "${@:2}" && starts && await_done c || return
 	expect c "ops=$1" errors=0 miscompares=0
 	[ "${R[bytes]}" = $(($1 * ${SIZE:-4096})) ] || fail "${*:2}: ${R[bytes]} bytes"
 	stats c
 	[ "${S[posts]}" = "$1" ] || [ "${S[posts]}" = $(($1 + ${QUEUES:-1})) ] || fail "${*:2}: ${S[posts]} work requests"
-	rmdir $C/c
+	rmdir "$C"/c
 }
 
 results_right() {
 	a_pattern
 	done_right 500
-	for depth in 2 7 31 32 127; do done_right 600 depth=$depth; done
-	for SIZE in 512 1024 8192 131072; do done_right 100 depth=8 size=$SIZE; done
+	for depth in 2 7 31 32 127; do done_right 600 depth="$depth"; done
+	for SIZE in 512 1024 8192 131072; do done_right 100 depth=8 size="$SIZE"; done
 }
 
 # Fewer than are sent at a time, and counts that no lot divides.
 counts() {
 	a_pattern
-	for count in 1 2 31 33 100; do done_right $count depth=32; done
+	for count in 1 2 31 33 100; do done_right "$count" depth=32; done
 }
 
 by_time() {
 	a_pattern
-	reads_at $NQN duration_ms=500 depth=8 verify=1 && starts && await_done c || return
+	reads_at "$NQN" duration_ms=500 depth=8 verify=1 && starts && await_done c || return
 	results c
 	[ "${R[ops]}" -gt 20 ] && [ "${R[miscompares]}" = 0 ] || fail "${R[ops]} done, ${R[miscompares]} wrong"
 }
@@ -86,7 +86,7 @@ policies() {
 	a_pattern
 	policy p
 	for mode in interrupt coalesce busy adaptive; do
-		turn completion=$mode
+		turn completion="$mode"
 		done_right 200 policy=p depth=1
 		done_right 200 policy=p depth=32
 	done
@@ -96,7 +96,7 @@ policies() {
 		done_right 300 policy=p depth=16
 		done_right 50 policy=p
 	done
-	for mode in naive latency throughput; do done_right 200 policy=$mode depth=9; done
+	for mode in naive latency throughput; do done_right 200 policy="$mode" depth=9; done
 }
 
 # lots BATCH DEPTH: READs go in lots of as many, each with one doorbell.
@@ -104,39 +104,39 @@ lots() {
 	local rings
 	a_pattern
 	policy p "batch=$1"
-	reads_at $NQN policy=p "depth=$2" count=960 && starts && await_done c || return
+	reads_at "$NQN" policy=p "depth=$2" count=960 && starts && await_done c || return
 	stats c
 	rings=$((S[doorbells] - S[recv_doorbells]))
 	progress "$rings doorbells for 960 READs in lots of $1, of $2"
-	[ $rings -le $((960 / $1 + 20)) ] || fail "$rings doorbells"
+	[ "$rings" -le $((960 / $1 + 20)) ] || fail "$rings doorbells"
 	[ "${S[signalled]}" -le 140 ] || fail "${S[signalled]} asked for a completion"
 }
 
 # The disk has other data.
 wrong_data() {
 	a_target 4
-	reads_at $NQN count=100 verify=1 depth=4 && starts && await_done c || return
+	reads_at "$NQN" count=100 verify=1 depth=4 && starts && await_done c || return
 	results c
 	# The first block's pattern is what an empty disk has.
 	[ "${R[miscompares]}" -ge 90 ] || fail "${R[miscompares]} of 100 are wrong"
 }
 
 ipv6() {
-	disk disk0 4 && pattern /dev/disk0 && subsystem $NQN && namespace $NQN 1 /dev/disk0 && port 1 fd77::2 && offer 1 $NQN
-	reads_at $NQN count=100 verify=1 address=fd77::2 && starts && await_done c && expect c ops=100 miscompares=0
+	disk disk0 4 && pattern /dev/disk0 && subsystem "$NQN" && namespace "$NQN" 1 /dev/disk0 && port 1 fd77::2 && offer 1 "$NQN"
+	reads_at "$NQN" count=100 verify=1 address=fd77::2 && starts && await_done c && expect c ops=100 miscompares=0
 }
 
 large_blocks() {
-	disk disk0 4 blocksize=4096 && subsystem $NQN && namespace $NQN 1 /dev/disk0 && port 1 "$SERVER" && offer 1 $NQN
+	disk disk0 4 blocksize=4096 && subsystem "$NQN" && namespace "$NQN" 1 /dev/disk0 && port 1 "$SERVER" && offer 1 "$NQN"
 	refused EINVAL "size 512: not whole blocks" size=512
-	reads_at $NQN count=50 && starts && await_done c && expect c ops=50
+	reads_at "$NQN" count=50 && starts && await_done c && expect c ops=50
 }
 
 second_namespace() {
 	a_target 4
-	disk disk1 4 && pattern /dev/disk1 && namespace $NQN 7 /dev/disk1 || fail "no namespace"
-	reads_at $NQN nsid=7 count=100 verify=1 && starts && await_done c && expect c ops=100 miscompares=0
-	rmdir $C/c
+	disk disk1 4 && pattern /dev/disk1 && namespace "$NQN" 7 /dev/disk1 || fail "no namespace"
+	reads_at "$NQN" nsid=7 count=100 verify=1 && starts && await_done c && expect c ops=100 miscompares=0
+	rmdir "$C"/c
 	refused ENXIO "nsid 2: the subsystem has no such namespace" nsid=2
 	refused ENXIO "nsid 4294967294" nsid=4294967294
 }
@@ -146,16 +146,16 @@ second_namespace() {
 wrong_names() {
 	a_target 4 && echo 0 >"$N/subsystems/$NQN/attr_allow_any_host"
 	NAMED=$NQN:other refused ENOENT "nqn: the target has no such subsystem"
-	refused EACCES "hostnqn: the subsystem does not take this host" hostnqn=$HOSTNQN
+	refused EACCES "hostnqn: the subsystem does not take this host" hostnqn="$HOSTNQN"
 	mkdir "$N/hosts/$HOSTNQN" && ln -s "$N/hosts/$HOSTNQN" "$N/subsystems/$NQN/allowed_hosts/$HOSTNQN"
 	refused EACCES "hostnqn"
-	reads_at $NQN hostnqn=$HOSTNQN count=20 && starts && await_done c
+	reads_at "$NQN" hostnqn="$HOSTNQN" count=20 && starts && await_done c
 }
 
 nowhere() {
 	a_target 4
 	refused ECONNREFUSED "queue 0: refused" port=4421
-	withdraw 1 $NQN
+	withdraw 1 "$NQN"
 	refused ECONNREFUSED "queue 0: refused"
 }
 
@@ -176,7 +176,7 @@ settings() {
 	make c role=client address="$SERVER" op=capsule_read && put c/start 1
 	[ "$ERRNO" = EINVAL ] && [ ${#LINES[@]} -eq 1 ] || fail "without nqn: $ERRNO ${LINES[*]}"
 	has_error c "nqn is not set"
-	rmdir $C/c
+	rmdir "$C"/c
 	refused EINVAL "capsule_read has one SGE" sges=2
 	refused EINVAL "the transport does not carry" transport=uc
 	refused EINVAL "the transport does not carry" transport=ud
@@ -186,8 +186,8 @@ settings() {
 	make c role=server address="$SERVER" op=capsule_read && put c/start 1
 	[ "$ERRNO" = EINVAL ] || fail "a server: $ERRNO"
 	has_error c "op capsule_read has no server"
-	rmdir $C/c
-	make c role=server address="$SERVER" hostnqn=$HOSTNQN && put c/start 1
+	rmdir "$C"/c
+	make c role=server address="$SERVER" hostnqn="$HOSTNQN" && put c/start 1
 	[ "$ERRNO" = EINVAL ] || fail "a server: $ERRNO"
 	has_error c "hostnqn is the client's choice"
 }
@@ -208,7 +208,7 @@ defaults() {
 		get c "${pair%%=*}"
 		[ "$V" = "${pair#*=}" ] || fail "${pair%%=*} is '$V', not '${pair#*=}'"
 	done
-	echo send >$C/c/op
+	echo send >"$C"/c/op
 	get c port
 	[ "$V" = 18515 ] || fail "port is $V"
 }
@@ -217,8 +217,8 @@ defaults() {
 
 # busy [KEY=VALUE...]: a load that goes on.
 busy() {
-	reads_at $NQN count=0 duration_ms=600000 depth=16 connections=2 "$@" && starts && wait_for 10 has_done 200 ||
-		fail "no load: $(<$C/c/error)"
+	reads_at "$NQN" count=0 duration_ms=600000 depth=16 connections=2 "$@" && starts && wait_for 10 has_done 200 ||
+		fail "no load: $(<"$C"/c/error)"
 }
 
 stop_under_load() {
@@ -229,19 +229,19 @@ stop_under_load() {
 		put c/stop 1
 		[ "$ERRNO" = OK ] || fail "stop: $ERRNO"
 		state_is c "done" || fail "the state is $V"
-		rmdir $C/c
+		rmdir "$C"/c
 	done
 }
 
 rmdir_under_load() {
 	a_target 4
 	busy verify=1
-	rmdir $C/c || fail "rmdir"
+	rmdir "$C"/c || fail "rmdir"
 }
 
 again() {
 	a_target 4
-	reads_at $NQN count=50
+	reads_at "$NQN" count=50
 	for n in 1 2 3; do starts && await_done c && expect c ops=50; done
 	busy_refuses
 }
@@ -259,7 +259,7 @@ target_goes() {
 	a_target 4
 	busy
 	log_clear
-	withdraw 1 $NQN && rmdir $N/ports/1/subsystems/$NQN 2>/dev/null
+	withdraw 1 "$NQN" && rmdir "$N"/ports/1/subsystems/"$NQN" 2>/dev/null
 	await_failed c 20 || return
 	has_error c "the controller ended the connection"
 	[ "$(log_count 'perf: a client failed')" = 1 ] || fail "$(log_count 'perf: a client failed') lines"
@@ -267,8 +267,8 @@ target_goes() {
 
 # A disk that stands still: nothing is answered any more.
 disk_stands() {
-	disk disk0 4 && stallable held /dev/disk0 && subsystem $NQN && namespace $NQN 1 /dev/mapper/held && port 1 "$SERVER" &&
-		offer 1 $NQN || fail "no target"
+	disk disk0 4 && stallable held /dev/disk0 && subsystem "$NQN" && namespace "$NQN" 1 /dev/mapper/held && port 1 "$SERVER" &&
+		offer 1 "$NQN" || fail "no target"
 	busy timeout_ms=1000
 	stall held
 	await_failed c 20
@@ -282,14 +282,14 @@ device_goes() {
 	busy
 	rdma link delete rxea
 	await_failed c 20
-	rmdir $C/c
+	rmdir "$C"/c
 	rdma link add rxea type rxe netdev va && wait_for 10 gid_ready rxea ffff:0a4d:0001 || fail "no device"
 }
 
 unload() {
 	a_target 4
 	busy
-	rmdir $C/c
+	rmdir "$C"/c
 	rivet_unload || fail "it cannot be unloaded"
 	rivet_load || fail "it cannot be loaded"
 }
@@ -303,7 +303,7 @@ lies() {
 	shift
 	text=${text#*|}
 	against "$@"
-	reads_at $BADNQN count=2000 depth=4 verify=0
+	reads_at "$BADNQN" count=2000 depth=4 verify=0
 	log_clear
 	put c/start 1
 	if [ "$errno" = RUN ]; then
@@ -317,7 +317,7 @@ lies() {
 	has_error c "$text"
 	RULES=$*
 	did "$@"
-	rmdir $C/c
+	rmdir "$C"/c
 	quiet
 	kill -KILL "$BAD"
 	wait "$BAD" 2>/dev/null
@@ -346,11 +346,11 @@ lies_of_data() {
 	local rule
 	for rule in "read:no-data" "read:half-data"; do
 		against "$rule"
-		reads_at $BADNQN count=100 depth=4 verify=1
+		reads_at "$BADNQN" count=100 depth=4 verify=1
 		starts && await_done c || return
 		results c
 		[ "${R[miscompares]}" -ge 90 ] || fail "$rule: ${R[miscompares]} of 100"
-		rmdir $C/c
+		rmdir "$C"/c
 		kill -KILL "$BAD"
 		wait "$BAD" 2>/dev/null
 	done

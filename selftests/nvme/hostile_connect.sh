@@ -44,7 +44,7 @@ one_of() {
 	# Where a command was ended by us, nvme tries again, and the target does as it should then.
 	if connect_bad; then
 		dmesg | grep -q "rivet: .*not connected: error -4$" || fail "it connects"
-		nvme disconnect -n $BADNQN >/dev/null
+		nvme disconnect -n "$BADNQN" >/dev/null
 	fi
 	[ $((SECONDS - begin)) -lt $(($2 * SLOWER)) ] || fail "that takes $((SECONDS - begin)) s"
 	did "$1"

@@ -24,7 +24,7 @@ metadata() {
 	nvme ns-rescan "/dev/$CTRL" || fail "rescan"
 	nap 1
 	[ "$(dmesg | grep -c "$line")" = 1 ] || fail "it says so $(dmesg | grep -c "$line") times"
-	! find_disk $BADNQN || [ "$(cat "/sys/block/${DISK#/dev/}/size")" = 0 ] || fail "there is a disk of $(cat "/sys/block/${DISK#/dev/}/size") sectors"
+	! find_disk "$BADNQN" || [ "$(cat "/sys/block/${DISK#/dev/}/size")" = 0 ] || fail "there is a disk of $(cat "/sys/block/${DISK#/dev/}/size") sectors"
 	did "$RULES"
 	quiet
 	honest

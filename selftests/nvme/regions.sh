@@ -49,11 +49,11 @@ without() {
 	# shellcheck disable=SC2086 # words
 	cached && a_target 32 && connects $SHORT && second_target || return
 	first=$CTRL disk=$DISK
-	withdraw 1 $NQN
+	withdraw 1 "$NQN"
 	wait_for 30 ctrl_is "$first" connecting || fail "it is $(cat "/sys/class/nvme/$first/state")"
 	# shellcheck disable=SC2086 # words
 	connect_to $NQN:2 $AT_FIRST || { fail "connect: $SAID" && return; }
-	offer 1 $NQN
+	offer 1 "$NQN"
 	wait_for 60 ctrl_is "$first" live || { fail "it is $(cat "/sys/class/nvme/$first/state")" && return; }
 	DISK=$disk
 	hits "$first"
