@@ -9,7 +9,7 @@
 //!
 //! As there, what is read here are numbers of a peer, which whoever uses them checks.
 
-use super::wire::COMMAND;
+use super::wire::{self, COMMAND, NSID};
 use core::fmt;
 
 /// Bytes of what goes with a Connect.
@@ -25,7 +25,6 @@ pub(crate) const ANY_CONTROLLER: u16 = 0xffff;
 const CDW10: usize = 40;
 const CDW11: usize = 44;
 const CDW12: usize = 48;
-const NSID: usize = 4;
 
 fn put(command: &mut [u8], at: usize, bytes: &[u8]) {
     command[at..at + bytes.len()].copy_from_slice(bytes);
@@ -116,7 +115,7 @@ pub(crate) fn enable(capabilities: Capabilities) -> [u8; COMMAND] {
 
 fn identify(what: u8, nsid: u32) -> [u8; COMMAND] {
     let mut command = [0; COMMAND];
-    command[0] = 0x06;
+    command[0] = wire::IDENTIFY;
     command[CDW10] = what;
     put(&mut command, NSID, &nsid.to_le_bytes());
     command
@@ -242,7 +241,7 @@ pub(crate) enum Refused {
 impl Refused {
     /// By the status, and the result, which names a field.
     pub(crate) fn of(status: u16, result: u64) -> Self {
-        match ((status >> 1) & 0x7ff, result as u32 & 0x1_ffff) {
+        match (wire::status_code(status), result as u32 & 0x1_ffff) {
             (0x182, 0x1_0100) => Refused::Subsystem,
             (0x182, 0x1_0200) | (0x184, _) => Refused::Host,
             (0x182, 44) => Refused::QueueSize,
@@ -258,7 +257,7 @@ pub(crate) struct Status(pub(crate) u16);
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = (self.0 >> 1) & 0x7ff;
+        let status = wire::status_code(self.0);
         write!(f, "status {status:#x}")?;
         f.write_str(match status {
             0x1 => " (invalid opcode)",
@@ -327,10 +326,8 @@ impl Namespace {
     /// By what Identify has brought.
     pub(crate) fn parse(data: &[u8]) -> Result<Self, Unreadable> {
         let blocks = u64::from_le_bytes(get(data, 0));
-        let [format] = get(data, 26);
-        // Four bits, and two more of a later standard.
-        let format = usize::from((format & 0xf) | ((format >> 1) & 0x30));
-        let [m0, m1, shift] = get(data, 128 + 4 * format);
+        let [flbas] = get(data, wire::FLBAS);
+        let [m0, m1, shift] = get(data, wire::metadata_at(flbas));
         match (blocks, shift) {
             (0, _) => Err(Unreadable::Absent),
             _ if (m0, m1) != (0, 0) => Err(Unreadable::Metadata),

@@ -171,15 +171,19 @@ pub(crate) fn set_data(command: &mut [u8; COMMAND], data: Data) {
     }
 }
 
+/// The code of a status, with its type: without the phase bit, and what tells how to try again.
+pub(crate) fn status_code(status: u16) -> u16 {
+    (status >> 1) & 0x7ff
+}
+
 /// Whether a status says that the command has succeeded.
 pub(crate) fn is_success(status: u16) -> bool {
-    // Without the phase bit, and what tells how to try again.
-    (status >> 1) & 0x7ff == 0
+    status_code(status) == 0
 }
 
 /// Opcode of Identify, and what it says where of what it asks for: the namespace, and the kind of data.
-const IDENTIFY: u8 = 0x06;
-const NSID: usize = 4;
+pub(super) const IDENTIFY: u8 = 0x06;
+pub(super) const NSID: usize = 4;
 const CNS: usize = 40;
 /// In what identifies a namespace (NVM command set specification 1.0, figure 97): the format of its
 /// blocks, and the formats that there are.
@@ -195,7 +199,7 @@ pub(crate) fn identified(command: &[u8; COMMAND]) -> Option<u32> {
 }
 
 /// Where in the answer to that stands, in 2 bytes, how much metadata a block has, by the byte at
-/// [`FLBAS`].
+/// [`FLBAS`]: four bits, and two more of a later standard. Behind that is the length of a block.
 pub(crate) fn metadata_at(flbas: u8) -> usize {
     LBAF + 4 * usize::from((flbas & 0xf) | ((flbas >> 1) & 0x30))
 }

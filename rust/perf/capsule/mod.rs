@@ -32,8 +32,8 @@
 //! # Trust
 //!
 //! The target's word is taken for what a READ under way can be answered with, and else ends the run
-//! ([`Broken`]). It reaches the memory of READs, as long as the run lasts, the data of
-//! Connect, and nothing else: the PD is the run's.
+//! ([`Broken`]). It reaches, as long as the run lasts, the memory of READs and the page for the data
+//! of Connect and Identify, and nothing else: the PD is the run's.
 
 mod capsules;
 mod link;
@@ -321,7 +321,7 @@ impl Run<'_> {
             cntlid,
             depth,
             places,
-            // As a lane of submitters: near the device, else near who completes.
+            // Near who completes, unless the policy says where.
             node: node.unwrap_or_else(|| cpu::node_of(cpu)),
             every: self.load.signal_every(self.knobs.signal_every) as u32,
             cpu,
@@ -417,7 +417,7 @@ impl Run<'_> {
         };
         let data = match answer {
             Ok(data) => data,
-            Err(status) if (status >> 1) & 0x7ff == INVALID_NAMESPACE => return Err(absent()),
+            Err(status) if wire::status_code(status) == INVALID_NAMESPACE => return Err(absent()),
             Err(status) => return Err(status_of(what, status)),
         };
         let namespace = Namespace::parse(&data).map_err(|why| match why {
