@@ -16,7 +16,7 @@ help: ## this list
 	@echo "  DEVICE=NAME        check: on that RDMA device of this machine, or siw: soft-iWARP"
 	@echo "                     in the virtual machine"
 	@echo "  KERNEL=VERSION     another kernel of the suite (run, check, shell, modules)"
-	@echo "  CASES=PATTERN      run, bench: only these cases; check and coverage:"
+	@echo "  CASES='PATTERN...' run, bench: only these cases; check and coverage:"
 	@echo "                     only these selftests, by name"
 	@echo "  ROUNDS=N           run, bench: how often each is measured"
 	@echo "  CLOCK=icount       bench: only that clock (or threads)"

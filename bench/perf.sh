@@ -14,6 +14,17 @@ SERVER=10.77.0.2
 in_a() { nsenter --net=/run/netns/a "$@"; }
 in_b() { nsenter --net=/run/netns/b "$@"; }
 
+# matches NAME PATTERN...: one of the patterns matches it.
+matches() {
+	local name=$1 pattern
+	shift
+	for pattern; do
+		# shellcheck disable=SC2053 # it is a pattern
+		[[ $name != $pattern ]] || return 0
+	done
+	return 1
+}
+
 # calc EXPRESSION: as awk knows it. Fails without a number, as after x / 0.
 calc() { awk "BEGIN { printf \"%.9g\\n\", $1 }" </dev/null; }
 

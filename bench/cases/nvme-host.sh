@@ -99,7 +99,7 @@ figure_of() {
 	esac
 }
 
-# capsules DEPTH: FIGURE is what a READ costs without a host, LOT how many went together.
+# capsules DEPTH: FIGURE is what a READ costs without a host, in the lots that cost least.
 capsules() {
 	local lot end=$PERF/capsules state best=""
 	for lot in $LOTS; do

@@ -13,8 +13,8 @@ AT=/tmp/mounted
 # by KNOB=VALUE...: connects by a policy with these knobs, otherwise like "default".
 by() {
 	by_policy "$@" && a_target && connects || return
-	[ "$(cat "$POLICIES/p/users")" = 1 ] || fail "the policy has $(cat "$POLICIES/p/users") users"
-	! rmdir "$POLICIES/p" 2>/dev/null || fail "a policy in use can be removed"
+	[ "$(cat "$P/p/users")" = 1 ] || fail "the policy has $(cat "$P/p/users") users"
+	! rmdir "$P/p" 2>/dev/null || fail "a policy in use can be removed"
 }
 
 # io BYTES COUNT [OPTION...]: reads, then writes; DID[reads-KEY] and DID[writes-KEY]
@@ -252,7 +252,7 @@ refused() {
 	! connect_to $NQN $AT_FIRST || fail "it connects"
 	dmesg | grep -F "$text" | grep -q allowed: || fail "the log does not say: $text"
 	no_ctrls || fail "a controller is left"
-	[ "$(cat "$POLICIES/p/users")" = 0 ] || fail "the policy is in use"
+	[ "$(cat "$P/p/users")" = 0 ] || fail "the policy is in use"
 }
 
 # no_policy: a name of none.
@@ -269,7 +269,7 @@ live() {
 	fio_start live --rw=randrw --bsrange=512-64k --blockalign=512 --size=16M --iodepth=16 --ioengine=libaio --direct=1
 	flows "$DISK" || fail "no I/O"
 	for mode in interrupt coalesce busy adaptive interrupt busy coalesce adaptive; do
-		echo "$mode" >"$POLICIES/p/completion" || fail "$mode"
+		echo "$mode" >"$P/p/completion" || fail "$mode"
 		flows "$DISK" || fail "no I/O with $mode"
 	done
 	fio_wait live 120

@@ -155,17 +155,16 @@ objects() {
 # by_policy KNOB=VALUE...: controllers connect by the policy p, with these knobs and otherwise
 # like "default".
 HOST=/sys/kernel/config/rivet/nvme
-POLICIES=/sys/kernel/config/rivet/policies
 by_policy() {
 	local knob
 	needs_rivet
-	mkdir "$POLICIES/p" || return
-	for knob; do echo "${knob#*=}" >"$POLICIES/p/${knob%%=*}" || fail "$knob"; done
+	mkdir "$P/p" || return
+	for knob; do echo "${knob#*=}" >"$P/p/${knob%%=*}" || fail "$knob"; done
 	echo p >"$HOST/host_policy" || fail "host_policy"
 }
 no_policy_left() {
 	[ ! -d "$HOST" ] || echo default >"$HOST/host_policy"
-	[ ! -d "$POLICIES/p" ] || rmdir "$POLICIES/p" || echo "the policy is left"
+	[ ! -d "$P/p" ] || rmdir "$P/p" || echo "the policy is left"
 }
 
 restore() {

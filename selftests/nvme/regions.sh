@@ -9,13 +9,7 @@
 . "${0%/*}/lib.sh"
 need_tools fio
 
-HOST=/sys/kernel/config/rivet/nvme
-
-cached() {
-	needs_rivet
-	mkdir "$P/p" && echo cached >"$P/p/memory" && echo 0 >"$P/p/copy_threshold" && echo 64 >"$P/p/mr_cache_entries" &&
-		echo p >"$HOST/host_policy"
-}
+cached() { by_policy memory=cached copy_threshold=0 mr_cache_entries=64; }
 
 second_target() { disk disk1 32 && subsystem "$NQN:2" && namespace "$NQN:2" 1 /dev/disk1 && offer 1 "$NQN:2"; }
 
@@ -66,11 +60,6 @@ without() {
 	hits "$first"
 	[ "$HITS" -gt 0 ] || fail "no hits after the other has gone"
 	disconnects
-}
-
-after() {
-	[ ! -e "$HOST/host_policy" ] || echo default >"$HOST/host_policy"
-	[ ! -d "$P/p" ] || rmdir "$P/p"
 }
 
 # shellcheck disable=SC2034 # of lib.sh

@@ -6,9 +6,8 @@
 # so that a seed always leads to the same decisions, however long they take.
 #
 # What is never drawn, as rxe does not survive it (README, "What it does not do
-# yet"): messages of several packets on uc, READs of several packets by
-# exchange_in, and send or write by submitters that register, more than one at a
-# time.
+# yet"): messages of several packets on uc, and READs of several packets by
+# exchange_in.
 
 # draw N: D is one of 0 to N-1 (Knuth's MMIX generator, its upper bits).
 draw() {
