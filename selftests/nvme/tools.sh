@@ -89,9 +89,12 @@ features() {
 	wants "value:0x00000001" nvme get-feature "/dev/$CTRL" -f 0x84 -n 1
 	! dd if=/dev/zero of="$DISK" bs=4k count=1 oflag=direct status=none 2>/dev/null || fail "what is protected was written"
 	wants "" nvme set-feature "/dev/$CTRL" -f 0x84 -n 1 -V 0
-	dd if=/dev/zero of="$DISK" bs=4k count=1 oflag=direct status=none || fail "it cannot be written any more"
+	# The target says that it changed, and the core asks what it is now; until then its
+	# disk may be read-only.
+	wait_for 10 is_written || fail "it cannot be written any more"
 	disconnects
 }
+is_written() { dd if=/dev/zero of="$DISK" bs=4k count=1 oflag=direct status=none 2>/dev/null; }
 
 # Data in both directions, and errors of the target that come back as they are.
 passthru() {
