@@ -23,13 +23,15 @@ use crate::{
         lane::{Lane, Percpu},
         policy::Policy,
         polled::PolledCq,
-        poller::{Poller, Takes},
+        poller::{Dues, Poller, Takes},
     },
     kapi::{
         event::Event,
         nvme::{together, Ctrl, Trouble},
     },
-    verbs::{cm, CmId, ConnParam, NetNs, Pd, Qp, QpConfig, QpType, RejectReason, SocketAddr},
+    verbs::{
+        cm, CmId, ConnParam, Cq, Device, NetNs, Pd, Qp, QpConfig, QpType, RejectReason, SocketAddr,
+    },
 };
 use core::fmt;
 use kernel::{
@@ -72,6 +74,7 @@ pub(super) struct Target<'t> {
 }
 
 /// Who is to look at a queue's completions.
+#[derive(Clone, Copy)]
 pub(super) enum Watch {
     /// The poller of this CPU.
     Cpu(u32),
@@ -345,6 +348,14 @@ impl Attempt<'_> {
         if self.has_failed() {
             return place.end();
         }
+        // What breaks from here on is told to the controller, which has commands that wait for it end.
+        if place.has_failed() {
+            if self.fail(ECONNRESET.into()) {
+                let n = self.target.ctrl.number();
+                pr_err!("nvme{n}: queue {qid}: the connection has ended as soon as it was there\n");
+            }
+            return;
+        }
         if let Err(why) = made(place) {
             self.fail(why);
         }
@@ -436,7 +447,50 @@ impl Connecting {
         let receives = u32::from(shape.depth) + 1;
         // With the marker of the QP's end.
         let sent = sends + 1;
-        let (mut looks, send_cq, cq, dues) = match watch {
+        let config = QpConfig {
+            qp_type: QpType::Rc,
+            max_send_wr: sends,
+            max_recv_wr: receives,
+            max_send_sge: shape.sges,
+            max_recv_sge: 1,
+            batch: target.batch.max(WORK_REQUESTS),
+        };
+        // Others may have taken the room of a CQ before the QP could.
+        let mut tries = 0;
+        let (mut looks, qp, dues) = loop {
+            let (looks, send_cq, cq, dues) =
+                Self::watched(target, shape, watch, device, sent, receives)?;
+            match Qp::new_cm(&self.id, &pd, &send_cq, &cq, None, config) {
+                Ok(qp) => break (looks, qp, dues),
+                Err(e) if e == ENOSPC && tries < 8 => tries += 1,
+                Err(e) => return Err(e),
+            }
+        };
+        let key = qp.key();
+        let commands = Commands::new(&pd, shape, target.node.or(device.node()), dues)?;
+        if shape.cache.is_some() && !commands.has_cache() {
+            target.ctrl.data().goes_uncached(target.ctrl);
+        }
+        let lane = Lane::new(qp, commands, self.progress.clone(), Percpu)?;
+        if let Looks::Poller(seat) = &mut looks {
+            let takes: Arc<dyn Takes> = lane.clone();
+            seat.take(key, takes)?;
+        }
+        lane.with(|commands, queue, _| commands.prime(queue))?;
+        Ok((looks, lane))
+    }
+
+    /// Who looks at the completions of a queue, and where those of its SENDs and its receives go.
+    #[allow(clippy::type_complexity)]
+    fn watched(
+        target: &Target<'_>,
+        shape: &Shape,
+        watch: Watch,
+        device: &Arc<Device>,
+        sent: u32,
+        receives: u32,
+    ) -> Result<(Looks, Arc<Cq>, Arc<Cq>, Option<Dues>)> {
+        Ok(match watch {
             // What a SEND's completion is for waits for the answer, which comes later. On iWARP their
             // order matters: see the commands.
             Watch::Cpu(cpu) if shape.regions == Regions::Chained && !device.caps().iwarp => {
@@ -455,28 +509,7 @@ impl Connecting {
                 let cq = polled.cq().clone();
                 (Looks::Polled(polled), cq.clone(), cq, None)
             }
-        };
-        let config = QpConfig {
-            qp_type: QpType::Rc,
-            max_send_wr: sends,
-            max_recv_wr: receives,
-            max_send_sge: shape.sges,
-            max_recv_sge: 1,
-            batch: target.batch.max(WORK_REQUESTS),
-        };
-        let qp = Qp::new_cm(&self.id, &pd, &send_cq, &cq, None, config)?;
-        let key = qp.key();
-        let commands = Commands::new(&pd, shape, target.node.or(device.node()), dues)?;
-        if shape.cache.is_some() && !commands.has_cache() {
-            target.ctrl.data().goes_uncached(target.ctrl);
-        }
-        let lane = Lane::new(qp, commands, self.progress.clone(), Percpu)?;
-        if let Looks::Poller(seat) = &mut looks {
-            let takes: Arc<dyn Takes> = lane.clone();
-            seat.take(key, takes)?;
-        }
-        lane.with(|commands, queue, _| commands.prime(queue))?;
-        Ok((looks, lane))
+        })
     }
 
     /// Waits for the route, and asks the controller for a connection.

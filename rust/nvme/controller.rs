@@ -58,6 +58,8 @@ use kernel::{
 
 /// Segments of a request, at most: 1 MiB.
 const SEGMENTS: u32 = 256;
+/// Lines about namespaces with metadata, for a controller.
+const METADATA_WARNINGS: u32 = 32;
 /// SGEs of data in a capsule, at most.
 const IN_CAPSULE_SGES: u32 = 4;
 /// Regions of a queue's cache that are kept free ahead of need: as many can be missed before an
@@ -130,6 +132,8 @@ pub(crate) struct Controller {
     uncached: Atomic<bool>,
     /// The namespace of which it was said last that it has metadata; 0 for none.
     metadata: Atomic<u32>,
+    /// How often that was said.
+    warnings: Atomic<u32>,
     /// Of debugfs, where its queues are shown.
     #[pin]
     debug: Mutex<Option<Dir>>,
@@ -161,6 +165,7 @@ impl Controller {
             domain <- new_mutex!(None),
             uncached: Atomic::new(false),
             metadata: Atomic::new(0),
+            warnings: Atomic::new(0),
             debug <- new_mutex!(None),
         }? Error))
     }
@@ -204,7 +209,10 @@ impl Controller {
     /// capacity, and does not say why. Any context.
     pub(super) fn has_metadata(&self, ctrl: &Ctrl<Self>, what: Metadata) {
         let Metadata { nsid, bytes } = what;
-        if self.metadata.xchg(nsid, Relaxed) != nsid {
+        // Which may change as often as the controller likes.
+        if self.metadata.xchg(nsid, Relaxed) != nsid
+            && self.warnings.fetch_add(1, Relaxed) < METADATA_WARNINGS
+        {
             let n = ctrl.number();
             pr_warn!("nvme{n}: namespace {nsid} has {bytes} bytes of metadata for each block (T10-PI, say), which is not supported: its disk has no capacity\n");
         }
@@ -355,17 +363,16 @@ impl Controller {
             ctrl.alloc_admin_tags()?;
         }
         ctrl.connect_admin_queue()?;
-        self.set_live(0);
+        self.place(0)?.set_live()?;
         ctrl.enable()?;
         ctrl.set_limits(segments);
         ctrl.unquiesce_admin();
         ctrl.identify()
     }
 
-    fn set_live(&self, qid: u32) {
-        if let Some(place) = self.queues.get(qid as usize) {
-            place.set_live();
-        }
+    fn place(&self, qid: u32) -> Result<&Place> {
+        let place = self.queues.get(qid as usize);
+        place.map(|place| &**place).ok_or(EINVAL)
     }
 
     /// The memory node of the device.
@@ -505,8 +512,7 @@ impl Controller {
     ) -> Result<(), Trouble> {
         self.connect_queues(ctrl, first, last, shape, &|place| {
             ctrl.connect_io_queue(place.qid())?;
-            place.set_live();
-            Ok(())
+            Ok(place.set_live()?)
         })
     }
 

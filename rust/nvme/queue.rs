@@ -96,8 +96,18 @@ impl Place {
     }
 
     /// The controller has. Any context.
-    pub(super) fn set_live(&self) {
+    ///
+    /// # Errors
+    ///
+    /// `ECONNRESET` if its connection has ended or failed meanwhile.
+    pub(super) fn set_live(&self) -> Result {
+        // Who ends it takes the liveness with the connection.
+        let link = self.link.lock();
+        if link.is_none() || self.has_failed() {
+            return Err(ECONNRESET);
+        }
         self.live.store(true, Release);
+        Ok(())
     }
 
     /// What is in it has failed. Any context.

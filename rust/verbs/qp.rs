@@ -65,6 +65,7 @@ pub(super) fn new_key() -> u32 {
 }
 
 /// What a QP is made of.
+#[derive(Clone, Copy)]
 pub(crate) struct QpConfig {
     /// Transport.
     pub(crate) qp_type: QpType,
