@@ -26,7 +26,7 @@ matches() {
 }
 
 # calc EXPRESSION: as awk knows it. Fails without a number, as after x / 0.
-calc() { awk "BEGIN { printf \"%.9g\\n\", $1 }" </dev/null; }
+calc() { awk "BEGIN { printf \"%.9g\\n\", ($1) }" </dev/null; }
 
 # nap SECONDS: without a program, which would cost instructions.
 nap() {
