@@ -119,16 +119,18 @@ use crate::{
     },
     kapi::nvme::{Ended, Request, Submitted, EVENT_TAG},
     verbs::{
-        mr::Revocation, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Mr, PageList,
-        PageRefs, Pd, RegisteredMr, Registration, SgTable, Wc, WcStatus,
+        caps::Caps, mr::Revocation, wc::Done, Access, Buffer, Direction, Mapped, MappedPages, Mr,
+        PageList, PageRefs, Pd, RegisteredMr, Registration, SgTable, Wc, WcStatus,
     },
 };
 use core::fmt;
 use kernel::{prelude::*, sync::Arc};
 
-/// Work requests that a command needs, at most: what its REG_MR waits by
-/// ([`crate::verbs::Members::settle`]), that and SEND, and then LOCAL_INV.
-pub(crate) const WORK_REQUESTS: u32 = 4;
+/// Work requests that a command needs on a device, at most: REG_MR and SEND, and then LOCAL_INV; and
+/// what REG_MR waits by, where it does ([`crate::verbs::Members::settle`]).
+pub(crate) fn work_requests(caps: &Caps) -> u32 {
+    3 + u32::from(caps.registers_twice)
+}
 
 /// Bytes from one completion queue entry to the next: a cache line.
 const STRIDE: usize = 64;
@@ -360,6 +362,8 @@ pub(crate) struct Commands {
     event: bool,
     /// It has to be sent, once there is room.
     event_due: bool,
+    /// What [`work_requests`] says.
+    each: u32,
     /// Work requests that commands under way need yet: a LOCAL_INV, or a SEND and that.
     owed: u32,
     /// For the commands that have their answers and wait for a work request, and for a place in the
@@ -457,6 +461,7 @@ impl Commands {
             pool: Pool::new(pd, depth, shape.copy_up_to, node)?,
             in_capsule: shape.in_capsule,
             copy_up_to: shape.copy_up_to,
+            each: work_requests(pd.device().caps()),
             waited: shape.regions != Regions::Chained,
             sges: shape.sges,
             every: shape.every.max(1),
@@ -568,7 +573,7 @@ impl Commands {
 
     /// Whether the send queue has places for one more command, and for what those under way need.
     fn has_room(&self, queue: &Queue<Self>) -> bool {
-        queue.qp.send_room() >= self.owed + WORK_REQUESTS
+        queue.qp.send_room() >= self.owed + self.each
     }
 
     /// Has data registered, before its command is sent.
@@ -664,7 +669,7 @@ impl Commands {
     /// Has the entry invalidated that was used least recently, if free regions are few, and if the
     /// send queue has a place for that beside what commands need.
     fn evict(&mut self, queue: &mut Queue<Self>, stats: &LaneStats) {
-        let room = queue.qp.send_room() > self.owed + WORK_REQUESTS;
+        let room = queue.qp.send_room() > self.owed + self.each;
         let evicted = match &mut self.cache {
             Some(cache) if room => cache.evict(stats),
             _ => None,

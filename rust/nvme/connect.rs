@@ -12,7 +12,7 @@
 //! [`connect`] returns, no task is at work any more. What is connected by then is its caller's to end.
 
 use super::{
-    commands::{Broken, Commands, Regions, Shape, WORK_REQUESTS},
+    commands::{work_requests, Broken, Commands, Regions, Shape},
     controller::Controller,
     queue::{Link, Looks, Place},
     show::View,
@@ -443,7 +443,8 @@ impl Connecting {
         };
         drop(domain);
         let device = pd.device();
-        let sends = (u32::from(shape.depth) + 1) * WORK_REQUESTS;
+        let each = work_requests(device.caps());
+        let sends = (u32::from(shape.depth) + 1) * each;
         let receives = u32::from(shape.depth) + 1;
         // With the marker of the QP's end.
         let sent = sends + 1;
@@ -453,7 +454,7 @@ impl Connecting {
             max_recv_wr: receives,
             max_send_sge: shape.sges,
             max_recv_sge: 1,
-            batch: target.batch.max(WORK_REQUESTS),
+            batch: target.batch.max(each),
         };
         // Others may have taken the room of a CQ before the QP could.
         let mut tries = 0;
