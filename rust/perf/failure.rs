@@ -2,6 +2,7 @@
 
 //! Why something ended: an errno for programs and words for people.
 
+use crate::verbs::Device;
 use core::fmt;
 use kernel::{prelude::*, str::CString};
 
@@ -20,6 +21,19 @@ impl Failure {
             text: CString::try_from_fmt(text).ok(),
         }
     }
+}
+
+/// Fails if the device is being removed. Any context that may allocate.
+pub(crate) fn check_device(device: &Device) -> Result<(), Failure> {
+    if !device.is_gone() {
+        return Ok(());
+    }
+    let name = device.name();
+    let name = name.as_str();
+    Err(Failure::new(
+        ENODEV,
+        fmt!("the device {name} is being removed"),
+    ))
 }
 
 impl From<Error> for Failure {

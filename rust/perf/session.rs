@@ -15,7 +15,7 @@ use super::{
     client::Client,
     conn::{Conn, Queueing},
     control::{Arrival, Control},
-    failure::{Because, Failure, Outcome},
+    failure::{check_device, Because, Failure, Outcome},
     params::{Load, Op},
     post::Flag,
     server::Server,
@@ -820,15 +820,7 @@ impl Session {
             return Err(cq_failed());
         }
         if let Some(fabric) = &self.fabric {
-            let device = fabric.pd.device();
-            if device.is_gone() {
-                let name = device.name();
-                let name = name.as_str();
-                return Err(Failure::new(
-                    ENODEV,
-                    fmt!("the device {name} is being removed"),
-                ));
-            }
+            check_device(fabric.pd.device())?;
         }
         if let Some(conn) = self.conns.iter().find(|conn| conn.qp.has_failed()) {
             return Err(qp_failed(&self.place(conn.index as usize)));

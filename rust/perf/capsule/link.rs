@@ -20,7 +20,7 @@ use crate::{
     nvme::wire::{self, BadReply, Completion, ConnectRequest, Refusal, COMMAND},
     perf::{
         cause::{look_at, EndedWith, Stage as At},
-        failure::{Because, Failure, Outcome},
+        failure::{check_device, Because, Failure, Outcome},
     },
     verbs::{
         cm, qp::QpHealth, CmId, ConnParam, NetNs, Pd, Qp, QpConfig, QpType, RegisteredMr,
@@ -346,15 +346,7 @@ impl Queue {
     /// were flushed, the CM may tell more, which is waited for a moment. Sleeps.
     pub(super) fn check(&self) -> Outcome {
         let qid = self.qid;
-        let device = self.pd.device();
-        if device.is_gone() {
-            let name = device.name();
-            let name = name.as_str();
-            return Err(Failure::new(
-                ENODEV,
-                fmt!("the device {name} is being removed"),
-            ));
-        }
+        check_device(self.pd.device())?;
         let named = |failure: &Failure| Failure::new(failure.code, fmt!("queue {qid}: {failure}"));
         let broken = self.lane.with(|capsules, queue, _| capsules.broken(queue));
         let broken = match broken {
